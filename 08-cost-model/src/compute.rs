@@ -178,7 +178,7 @@ mod tests {
             // The whole model as one unit.
             let (setting, mut adamw) = (Setting { sample, rows: 4, tries: 1 }, AdamW::default());
             let device = &candle_core::Device::Cpu;
-            let whole = [0..layers.len()];
+            let whole: Vec<_> = std::iter::once(0..layers.len()).collect();
             let whole =
                 partition::measure(&layers, &whole, setting, DType::F32, device, &mut adamw);
             let (whole, merged) = (whole.unwrap()[0], merged(&line.at(4)));

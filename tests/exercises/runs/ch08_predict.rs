@@ -36,7 +36,8 @@ fn step(devices: usize) -> Run<[f64; 2]> {
     let hosts = Hosts::one(link::measure(&plan, BYTES as usize / devices, Some(SLOW))?);
     let of = Plan { strategy: sharing.plain(), mesh, micro_batches: 1 };
     let ours = of.predict(&[merged(&lines.at(rows))], Way::Ring, &hosts)?;
-    let ours = Predicted { units: vec![0..layers.len()], ..ours };
+    let units = std::iter::once(0..layers.len()).collect();
+    let ours = Predicted { units, ..ours };
     let slow = (devices > 1).then_some(SLOW);
     let measured = run_steps(&plan, model, (&of, &ours), (BATCH, STEPS), slow)?;
     Ok([ours.step.seconds, measured.seconds])
