@@ -173,3 +173,59 @@ pub fn fastest(steps: &[Step], bytes: f64) -> Option<usize> {
     fits.min_by(|&a, &b| steps[a].seconds.total_cmp(&steps[b].seconds))
 }
 // ANCHOR_END: predict
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::Link;
+
+    const LINK: Link = Link { latency: 0.5, wire: 0.001, handling: 0.002 };
+
+    /// The seconds of a plan of two layers.
+    fn seconds(sharing: Sharing, mesh: Mesh) -> f64 {
+        let layer = |forward, backward, update, parameters| Cost {
+            forward,
+            backward,
+            update,
+            parameters,
+            input: 100,
+            ..Cost::default()
+        };
+        let layers = [layer(1.0, 2.0, 0.25, 1000), layer(3.0, 4.0, 0.5, 2000)];
+        let plan = Plan { strategy: sharing.plain(), mesh, micro_batches: 1 };
+        plan.predict(&layers, Way::Ring, &Hosts::one(LINK)).unwrap().step.seconds
+    }
+
+    #[test]
+    fn a_step_is_what_one_computes_by_hand() {
+        let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-12, "{a} is not {b}");
+        let two = Mesh { data: 2, ..Mesh::pipeline(1) };
+        close(seconds(Sharing::Ddp, Mesh::pipeline(1)), 10.75);
+        // The second layer's sum takes from 8 to 15, and the device is busy with it for 4. Backward through the first layer
+        // until 14, and its sum from 15 to 19.
+        close(seconds(Sharing::Ddp, two), 19.25);
+        // ZeRO 3 waits for gathers, too.
+        assert!(seconds(Sharing::Zero3, two) > seconds(Sharing::Ddp, two));
+        // Two messages of 0.8.
+        close(seconds(Sharing::Ddp, Mesh::pipeline(2)), 10.0 + 1.6 + 0.25);
+    }
+
+    #[test]
+    fn plans_have_names_and_the_fastest_that_fits_is_found() {
+        let names = |devices| {
+            let plans = Plan::all(devices, 8, 10, |parts| parts <= 8);
+            plans.iter().map(Plan::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(names(1), ["one device", "one device + recompute"]);
+        assert_eq!(names(8)[8..], ["1F1B 8", "tensor 8"]);
+        assert_eq!(names(16)[8..], ["1F1B 8 × DDP", "tensor 8 × DDP", "tensor 8 × ZeRO 1"]);
+        // Fewer layers than stages, and heads that cannot be shared.
+        assert_eq!(Plan::all(8, 8, 4, |_| false).len(), 8);
+        let step = |seconds, total| Step { seconds, total, ..Step::default() };
+        let steps = [step(2.0, 10), step(1.0, 30), step(3.0, 5)];
+        assert_eq!(
+            [40.0, 20.0, 9.0, 4.0].map(|most| fastest(&steps, most)),
+            [Some(1), Some(0), Some(2), None]
+        );
+    }
+}
