@@ -28,7 +28,7 @@ pub mod resnet;
 mod resume;
 pub mod train;
 
-pub use backends::{launch, native, slow_link, text};
+pub use backends::{counted, launch, native, slow_link, text};
 pub use data_parallel::DataParallel;
 pub use ddp::Ddp;
 pub use error::Error;

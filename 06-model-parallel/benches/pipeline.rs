@@ -70,7 +70,7 @@ fn plan() -> anyhow::Result<DevicePlan> {
 /// What each layer costs on one slice, for so many images.
 fn costs(layers: &Layers, rows: usize) -> anyhow::Result<Vec<Cost>> {
     let device = plan()?.slots()[0].open()?;
-    let (setting, units) = (Setting { sample: &SAMPLE, rows, tries: 5 }, each(layers));
+    let (setting, units) = (Setting { sample: &SAMPLE, rows, tries: 5, parts: 1 }, each(layers));
     let mut sgd = Sgd::new(Momentum::default());
     let tensors = device.tensors();
     Ok(device.run(|| measure(layers, &units, setting, DType::F32, tensors, &mut sgd))?)

@@ -92,10 +92,6 @@ pub(crate) struct Arguments {
     #[arg(long, help_heading = SPLITTING, value_name = "LAYER,…", value_delimiter = ',', value_parser = layer)]
     pub(crate) cut: Vec<usize>,
 
-    /// Replicas, stages, and parts of a layer, such as 2x2x1
-    #[arg(long, help_heading = SPLITTING, value_name = "DxPxT")]
-    pub(crate) mesh: Option<Mesh>,
-
     /// Draw the schedules, and train nothing
     ///
     /// In the drawing, a forward pass takes one unit of time, a backward pass takes two, and a message takes none.
@@ -142,7 +138,7 @@ impl Arguments {
             // A drawing of all schedules would be long.
             [] if self.draw => &[Naive, GPipe, OneFOneB],
             [] if mesh.pipeline == 1 => &[Naive],
-            [] if self.mesh.is_some() || self.model == ModelKind::Gpt => &[OneFOneB],
+            [] if self.common.mesh.is_some() || self.model == ModelKind::Gpt => &[OneFOneB],
             [] => &[Naive, GPipe, OneFOneB, Interleaved { chunks: 2 }, ZbH1],
             kinds => kinds,
         };
@@ -185,7 +181,6 @@ impl Arguments {
 
     /// Refuses flags that contradict each other on the devices of `mesh`.
     pub(crate) fn check(&self, launch: &Launch, mesh: Mesh) -> Result<(), UsageError> {
-        let of_mesh = mesh.devices();
         let of_dense = !self.widths.is_empty() && self.model != ModelKind::Dense;
         let is_gpt = self.model == ModelKind::Gpt;
         let of_width = self.width.is_some() && !self.has_norms() && !is_gpt;
@@ -195,19 +190,8 @@ impl Arguments {
         if !is_gpt {
             self.common.check_no_gpt()?;
         }
-        let (batch_size, pieces) = (self.common.train.batch_size, mesh.data * each);
-        let replicas = counted(mesh.data, "replica");
-        Err(UsageError::new(if !launch.has_messages() {
-            "stages send each other activations, and NCCL, which alone connects these processes, has no messages between \
-             two: start them with mpirun"
-                .to_owned()
-        } else if let Some(devices) =
-            self.common.launch.devices.filter(|&devices| devices != of_mesh)
-        {
-            format!(
-                "--mesh {mesh} has {of_mesh} devices, and --devices is {devices}: leave one of the two out"
-            )
-        } else if of_dense || of_width {
+        self.common.check(launch, mesh, each)?;
+        Err(UsageError::new(if of_dense || of_width {
             "--widths is about --model dense, and --width is about --model resnet18 or gpt"
                 .to_owned()
         } else if is_gpt && self.extras.constants.momentum > 0.0 {
@@ -220,14 +204,10 @@ impl Arguments {
             )
         } else if let Some(shards) = self.shards.filter(|shards| !shards.is_multiple_of(mesh.data))
         {
-            let next = shards.next_multiple_of(mesh.data);
+            let (replicas, next) =
+                (counted(mesh.data, "replica"), shards.next_multiple_of(mesh.data));
             format!(
                 "--shards {shards} cannot be shared out over {replicas}: take a multiple, such as {next}"
-            )
-        } else if batch_size < pieces {
-            format!(
-                "--batch-size {batch_size} cannot be cut into {pieces} micro-batches ({replicas} × {each}): take at least \
-                 {pieces}"
             )
         } else {
             return Ok(());

@@ -9,6 +9,7 @@
 //! 5. The layers of a unit run while all its parameters are there, and a unit ends a step in the state in which it began.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::iter::successors;
 
 use harness::report::counted;
@@ -70,6 +71,11 @@ fn broken<T>(law: Law, places: &[Step], text: impl Into<String>) -> Result<T, Er
     Err(Error { law, places, text: text.into() })
 }
 
+/// Refuses a single instruction.
+fn refused<T>(law: Law, it: Step, text: impl fmt::Display) -> Result<T, Error> {
+    broken(law, &[it], format!("{it}: {text}"))
+}
+
 impl Checked {
     /// The schedule.
     pub fn schedule(&self) -> &Schedule {
@@ -120,8 +126,7 @@ pub fn check(schedule: Schedule, capacity: usize) -> Result<Checked, Error> {
     }
     let in_chunks = schedule.in_chunks();
     for stage in 0..stages {
-        let done = check_tasks(&schedule, stage)?;
-        check_kept(&schedule, stage, &done)?;
+        check_tasks(&schedule, stage)?;
         check_parameters(&schedule, stage, &in_chunks)?;
     }
     check_order_of_messages(&schedule)?;
@@ -131,35 +136,31 @@ pub fn check(schedule: Schedule, capacity: usize) -> Result<Checked, Error> {
 // ANCHOR_END: check
 
 // ANCHOR: one_stage
-/// The position in a list at which each task is done.
-type Done = BTreeMap<Instruction, usize>;
+/// The law about tasks that are never done, or twice.
+const ONCE: &str = "Every micro-batch passes a unit forward once and backward once, its activations are kept once, every \
+                    message is sent once, and every unit is summed and updated once";
 
 /// The law about chunks in a pipeline.
 const WHOLE_IN_PIPELINES: &str =
     "the units of a pipeline are whole; only a model on one stage is sharded";
 
-fn step(schedule: &Schedule, stage: usize, position: usize) -> Step {
-    Step { stage, position, instruction: schedule.lists[stage][position] }
+/// The instructions of a stage, each with its position in the list.
+fn steps(schedule: &Schedule, stage: usize) -> impl DoubleEndedIterator<Item = Step> {
+    let list = schedule.lists[stage].iter().enumerate();
+    list.map(move |(position, &instruction)| Step { stage, position, instruction })
 }
 
 /// Checks that a stage does each task of its units once, and in order.
-fn check_tasks(schedule: &Schedule, stage: usize) -> Result<Done, Error> {
-    let step = |position| step(schedule, stage, position);
-    let mut done = Done::new();
-    for (position, &instruction) in schedule.lists[stage].iter().enumerate() {
-        if let Some(text) = no_such(schedule, stage, instruction) {
-            let it = step(position);
-            return broken(Law::Exists, &[it], format!("{it}: {text}"));
+fn check_tasks(schedule: &Schedule, stage: usize) -> Result<(), Error> {
+    let mut done = BTreeMap::<Instruction, Step>::new();
+    for it in steps(schedule, stage) {
+        if let Some(text) = no_such(schedule, stage, it.instruction) {
+            return refused(Law::Exists, it, text);
         }
-        for task in tasks(instruction) {
-            if let Some(first) = done.insert(task, position) {
-                let (it, Step { position: first, instruction, .. }) = (step(position), step(first));
-                let text = format!(
-                    "{it}: instruction {first}, {instruction}, has done that already. Every micro-batch passes a unit \
-                     forward once and backward once, every message is sent once, and every unit is summed and updated \
-                     once"
-                );
-                return broken(Law::Once, &[it], text);
+        for task in tasks(it.instruction) {
+            if let Some(Step { position, instruction, .. }) = done.insert(task, it) {
+                let text = format!("instruction {position}, {instruction}, has done that already");
+                return refused(Law::Once, it, format!("{text}. {ONCE}"));
             }
         }
     }
@@ -178,17 +179,17 @@ fn check_tasks(schedule: &Schedule, stage: usize) -> Result<Done, Error> {
             };
             let missing = Instruction { action, ..task };
             let end = Step { stage, position: schedule.lists[stage].len(), instruction: missing };
-            let text = never_done(schedule, missing);
-            return broken(
-                Law::Missing,
-                &[end],
-                format!("stage {stage} never does {missing}{text}"),
-            );
+            let other = match schedule.message(missing) {
+                Some(Message { sends: true, to, .. }) => format!(", and stage {to} waits for it"),
+                Some(Message { from, .. }) => format!(", and stage {from} sends it"),
+                None => String::new(),
+            };
+            let text = format!("stage {stage} never does {missing}{other}. {ONCE}");
+            return broken(Law::Missing, &[end], text);
         }
         if let (Some(&needs), Some(&early)) = (done.get(&first), done.get(&then))
-            && needs > early
+            && needs.position > early.position
         {
-            let (early, needs) = (step(early), step(needs));
             let text = format!(
                 "{early}: it needs {} first, and that comes later, as instruction {}. {law}",
                 needs.instruction, needs.position
@@ -196,21 +197,25 @@ fn check_tasks(schedule: &Schedule, stage: usize) -> Result<Done, Error> {
             return broken(Law::InOrder, &[early, needs], text);
         }
     }
-    Ok(done)
+    Ok(())
 }
 
-/// The tasks of an instruction: a backward pass in one piece is both halves, and there are two ways to go forward and
-/// two ways to sum. A unit may be gathered and freed many times, which is no task.
+// ANCHOR: kept
+/// The tasks of an instruction: a backward pass in one piece is both halves, and there are two ways to sum. A unit may
+/// be gathered and freed many times, which is no task.
 fn tasks(Instruction { unit, action }: Instruction) -> Vec<Instruction> {
     let actions = match action {
-        Backward(i) => vec![BackwardInput(i), BackwardWeight(i)],
+        // A recomputation keeps the activations that the forward pass has not kept.
+        Forward(i) => vec![Forward(i), Recompute(i)],
         ForwardOnly(i) => vec![Forward(i)],
+        Backward(i) => vec![BackwardInput(i), BackwardWeight(i)],
         ReduceScatter => vec![AllReduce],
         Gather | Await | Free => vec![],
         _ => vec![action],
     };
     actions.into_iter().map(|action| Instruction { unit, action }).collect()
 }
+// ANCHOR_END: kept
 
 /// Whether a stage must do a task, and not only may.
 fn demands(schedule: &Schedule, stage: usize, task: Instruction) -> bool {
@@ -219,7 +224,6 @@ fn demands(schedule: &Schedule, stage: usize, task: Instruction) -> bool {
         && match task.action {
             Forward(_) => true,
             AllReduce if schedule.sharded => task.unit >= schedule.first_trained,
-            Recompute(_) => false,
             _ => schedule.has(task),
         }
 }
@@ -235,8 +239,7 @@ fn order(unit: usize, i: usize) -> Vec<(Instruction, Instruction, &'static str)>
         (RecvActivation(i), Forward(i), received),
         (Forward(i), SendActivation(i), sent),
         (Forward(i), Recompute(i), "A recomputation starts from the input that was kept"),
-        (Recompute(i), BackwardInput(i), "The backward pass uses what the recomputation has kept"),
-        (Forward(i), BackwardInput(i), "The backward pass uses what the forward pass has kept"),
+        (Recompute(i), BackwardInput(i), "The backward pass uses what the forward pass has kept"),
         (RecvGradient(i), BackwardInput(i), "A backward pass starts from the received gradient"),
         (BackwardInput(i), SendGradient(i), sent),
         (BackwardInput(i), BackwardWeight(i), "The second half uses what the first half has left"),
@@ -256,30 +259,6 @@ fn order(unit: usize, i: usize) -> Vec<(Instruction, Instruction, &'static str)>
     order
 }
 // ANCHOR_END: one_stage
-
-// ANCHOR: kept
-/// Checks that either the forward pass or a recomputation keeps the activations for a backward pass.
-fn check_kept(schedule: &Schedule, stage: usize, done: &Done) -> Result<(), Error> {
-    let list = &schedule.lists[stage];
-    for (position, &it) in list.iter().enumerate() {
-        let at =
-            |action| done.get(&Instruction { action, ..it }).map(|&position| list[position].action);
-        let law = match it.action {
-            ForwardOnly(i) if it.unit >= schedule.first_trained && at(Recompute(i)).is_none() => {
-                "a unit that is trained keeps its activations for the backward pass: this is Forward, or a Recompute comes \
-                 later"
-            }
-            Recompute(i) if at(Forward(i)) != Some(ForwardOnly(i)) => {
-                "the forward pass has kept the activations: it is ForwardOnly, or this is left out"
-            }
-            _ => continue,
-        };
-        let it = step(schedule, stage, position);
-        return broken(Law::Exists, &[it], format!("{it}: {law}"));
-    }
-    Ok(())
-}
-// ANCHOR_END: kept
 
 // ANCHOR: parameters
 /// The parameters of a unit on a rank.
@@ -301,24 +280,20 @@ fn check_parameters(
     in_chunks: &BTreeSet<usize>,
 ) -> Result<(), Error> {
     use Parameters::{Freed, Old, OnTheirWay, Whole};
-    let list = &schedule.lists[stage];
     let begin = if schedule.sharded { Freed } else { Whole };
-    let mut units = vec![(begin, 0); schedule.units()];
-    for (position, Instruction { unit, action }) in list.iter().enumerate() {
-        let (now, last) = &mut units[*unit];
-        let has_chunks = in_chunks.contains(unit);
-        let (moves, runs) = (matches!(action, Gather | Await | Free), action.runs_layers());
-        let next = match (action, *now) {
-            _ if moves && !has_chunks => Err(
+    let mut states = vec![begin; schedule.units()];
+    for it in steps(schedule, stage) {
+        let Instruction { unit, action } = it.instruction;
+        let (has_chunks, runs) = (in_chunks.contains(&unit), action.runs_layers());
+        let next = match (action, states[unit]) {
+            (Gather | Await | Free, _) if !has_chunks => Err(
                 "each replica updates the whole unit, and no replica has a chunk of it to gather",
             ),
-            _ if runs && *now == Freed => {
-                Err("the layers of a unit run after its Gather and its Wait")
-            }
-            _ if runs && *now == OnTheirWay => {
+            (_, Freed) if runs => Err("the layers of a unit run after its Gather and its Wait"),
+            (_, OnTheirWay) if runs => {
                 Err("the parameters are on their way, and the layers of a unit run after its Wait")
             }
-            _ if runs && *now == Old => Err(
+            (_, Old) if runs => Err(
                 "the update has changed the chunks, and the unit is gathered again before its layers run",
             ),
             (Gather, Whole) => Err("the parameters are there already"),
@@ -335,92 +310,70 @@ fn check_parameters(
             (Update, Whole) if has_chunks => Ok(Old),
             (_, now) => Ok(now),
         };
-        let it = step(schedule, stage, position);
-        (*now, *last) = match next {
-            Ok(next) => (next, position),
-            Err(law) => return broken(Law::Parameters, &[it], format!("{it}: {law}")),
-        };
+        states[unit] = next.or_else(|law| refused(Law::Parameters, it, law))?;
     }
-    let law = "A unit ends a step in the state in which it began";
-    let wrong = units.into_iter().enumerate().find(|(_, (end, _))| *end != begin);
-    wrong.map_or(Ok(()), |(unit, (end, last))| {
-        let state = match end {
-            Whole => "whole, without its Free",
-            Old => "with parameters from before the update, without a Gather and a Wait",
-            OnTheirWay => "with its parameters on their way, without its Wait",
-            Freed => "freed",
-        };
-        let last = step(schedule, stage, last);
-        broken(
-            Law::Parameters,
-            &[last],
-            format!("{last}: unit {unit} ends the step {state}. {law}"),
-        )
-    })
+    let Some(unit) = states.iter().position(|end| *end != begin) else { return Ok(()) };
+    let state = match states[unit] {
+        Whole => "whole, without its Free",
+        Old => "with parameters from before the update, without a Gather and a Wait",
+        OnTheirWay => "with its parameters on their way, without its Wait",
+        Freed => "freed",
+    };
+    let last = steps(schedule, stage).rfind(|it| it.instruction.unit == unit);
+    let text = format!(
+        "unit {unit} ends the step {state}. A unit ends a step in the state in which it began"
+    );
+    refused(Law::Parameters, last.expect("an instruction has changed the state"), text)
 }
 // ANCHOR_END: parameters
 
 // ANCHOR: missing
-/// The reason why a stage has no such instruction, or `None` if it has.
+/// The reason why a stage has no such instruction, or `None` if it may have it.
 fn no_such(schedule: &Schedule, stage: usize, it: Instruction) -> Option<String> {
-    let Instruction { unit, action } = it;
-    let last = schedule.micro_batches - 1;
-    if unit >= schedule.units() {
-        let last = schedule.units() - 1;
-        return Some(format!("there is no unit {unit}; the last one is unit {last}"));
-    }
-    if schedule.placement[unit] != stage {
-        return Some(format!("unit {unit} is on stage {}", schedule.placement[unit]));
-    }
-    if let Some(i) = action.micro_batch().filter(|&i| i > last) {
-        return Some(format!("there is no micro-batch {i}; the last one is micro-batch {last}"));
-    }
-    if schedule.has(it) {
-        return None;
-    }
-    let text = match action {
-        Forward(_) => "no backward pass uses what this pass keeps: this is ForwardOnly",
-        Gather | Await | Free | ReduceScatter if schedule.stages() > 1 => WHOLE_IN_PIPELINES,
-        AllReduce if schedule.sharded => {
-            "the replicas hold chunks, and each needs its chunk of the sum: this is ReduceScatter"
+    let (Instruction { unit, action }, last) = (it, schedule.micro_batches - 1);
+    match (schedule.placement.get(unit), action.micro_batch()) {
+        (None, _) => {
+            let last = schedule.units() - 1;
+            Some(format!("there is no unit {unit}; the last one is unit {last}"))
         }
-        AllReduce if schedule.replicas == 1 => "there is one replica, and nothing to sum over",
-        Await | Free => "this unit has nothing to train, and stays whole",
-        action if action.computes() || action.is_collective() => "this unit has nothing to train",
-        SendActivation(_) | RecvGradient(_) if schedule.is_last(unit) => {
-            "this is the end of the model: its activation goes into the loss, and its gradient begins at the loss"
+        (Some(&other), _) if other != stage => Some(format!("unit {unit} is on stage {other}")),
+        (_, Some(i)) if i > last => {
+            Some(format!("there is no micro-batch {i}; the last one is micro-batch {last}"))
         }
-        RecvActivation(_) | SendGradient(_) if unit == 0 => {
-            "this is the beginning of the model: its input is the data, which no other stage sends, and which needs \
-             no gradient"
-        }
-        RecvGradient(_) | SendGradient(_) if unit <= schedule.first_trained => {
-            "nobody needs this gradient: there is nothing to train before"
-        }
-        _ => "the neighbouring unit is on the same stage, without a message",
-    };
-    Some(text.to_owned())
+        _ => schedule.no_such(it).map(str::to_owned),
+    }
 }
 
-/// The consequence of a task that is never done, and the law.
-fn never_done(schedule: &Schedule, task: Instruction) -> String {
-    let law = match (task.action, schedule.message(task)) {
-        (_, Some(Message { sends, from, to, .. })) => {
-            let (other, does) = if sends { (to, "waits for") } else { (from, "sends") };
-            return format!(
-                ", and stage {other} {does} it. A message is sent once and received once"
-            );
-        }
-        (Forward(_) | ForwardOnly(_), _) => "Every micro-batch passes every unit forward once",
-        (AllReduce | ReduceScatter, _) => {
-            "Every replica has gradients, and the update needs the sum of all"
-        }
-        (Update, _) => "Every unit with something to train is updated once",
-        _ => {
-            "Every micro-batch passes every unit with something to train backward once, in one piece or in both halves"
-        }
-    };
-    format!(". {law}")
+impl Schedule {
+    /// Whether a step may have such an instruction. Many are demanded, too: [`check`] says which.
+    pub fn has(&self, it: Instruction) -> bool {
+        self.no_such(it).is_none()
+    }
+
+    /// The reason why a step has no such instruction, or `None` if it may have it.
+    fn no_such(&self, it: Instruction) -> Option<&'static str> {
+        let is_trained = it.unit >= self.first_trained;
+        let text = match it.action {
+            ForwardOnly(_) => return None,
+            Forward(_) if !is_trained => {
+                "no backward pass uses what this pass keeps: this is ForwardOnly"
+            }
+            Gather | Await | Free | ReduceScatter if self.stages() > 1 => WHOLE_IN_PIPELINES,
+            Gather | Await | Free if self.sharded => return None,
+            AllReduce if self.sharded => {
+                "the replicas hold chunks, and each needs its chunk of the sum: this is ReduceScatter"
+            }
+            AllReduce if self.replicas == 1 => "there is one replica, and nothing to sum over",
+            Await | Free if !is_trained => "this unit has nothing to train, and stays whole",
+            _ if self.message(it).is_some() => return None,
+            RecvActivation(_) | SendActivation(_) | RecvGradient(_) | SendGradient(_) => {
+                "there is no such message: the neighbouring unit is missing or on the same stage, or nobody needs the gradient"
+            }
+            _ if !is_trained => "this unit has nothing to train",
+            _ => return None,
+        };
+        Some(text)
+    }
 }
 // ANCHOR_END: missing
 
@@ -429,12 +382,10 @@ fn never_done(schedule: &Schedule, task: Instruction) -> String {
 /// so both ends have the same number of messages.
 fn check_order_of_messages(schedule: &Schedule) -> Result<(), Error> {
     let mut channels = BTreeMap::<_, [Vec<(Message, Step)>; 2]>::new();
-    for (stage, list) in schedule.lists.iter().enumerate() {
-        for (position, &instruction) in list.iter().enumerate() {
-            let Some(message) = schedule.message(instruction) else { continue };
+    for it in (0..schedule.stages()).flat_map(|stage| steps(schedule, stage)) {
+        if let Some(message) = schedule.message(it.instruction) {
             let ends = channels.entry(message.channel()).or_default();
-            let step = Step { stage, position, instruction };
-            ends[usize::from(!message.sends)].push((message, step));
+            ends[usize::from(!message.sends)].push((message, it));
         }
     }
     for [sends, receives] in channels.into_values() {
@@ -481,26 +432,19 @@ fn smallest_capacity(schedule: &Schedule, capacity: usize) -> Result<usize, Erro
     let most = schedule.units() * schedule.micro_batches;
     let suffices = if enough(&most) { (0..=most).find(enough) } else { None };
     let Some(waiting) = stuck(capacity) else { return Ok(suffices.unwrap_or(capacity)) };
-    let messages = |capacity| match capacity {
+    let held = match capacity {
         UNBOUNDED => "any number of messages".to_owned(),
         _ => counted(capacity, "message"),
     };
     let circle = circle(&waiting);
-    let wait = |Wait { step: Step { stage, position, instruction }, on }: &Wait| {
-        let does = if instruction.action.sends() { "receive" } else { "send" };
-        format!(
-            "stage {stage} (instruction {position}, {instruction}) waits for stage {on} to {does}"
-        )
-    };
-    let waits = circle.iter().map(wait).join(", ");
+    let waits = circle.iter().map(|it| format!("{} waits for stage {}", it.step, it.on)).join("; ");
     let remedy = match suffices {
-        Some(suffices) => format!("Channels that hold {} would do", messages(suffices)),
+        Some(suffices) => format!("Channels that hold {} would do", counted(suffices, "message")),
         None => "No channel helps, however much it holds: each needs what another has yet to send"
             .to_owned(),
     };
     let places: Vec<Step> = circle.iter().map(|wait| wait.step).collect();
-    let text =
-        format!("deadlock with channels that hold {}: {waits}. {remedy}", messages(capacity));
+    let text = format!("deadlock with channels that hold {held}: {waits}. {remedy}");
     broken(Law::Deadlock, &places, text)
 }
 

@@ -10,45 +10,48 @@
 //! activations with the executor of the same part in the neighbouring stage ([`mesh`](crate::mesh)).
 
 mod begin;
-mod evaluate;
 mod step;
 pub mod unit;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
-use candle_core::{Device, ModuleT, Result as TensorResult, Shape, Tensor};
-use concise_wrapper::ddp::alike;
+use candle_core::{Device, Result as TensorResult, Shape, Tensor};
 use concise_wrapper::evaluate::{allreduce_by_batch, part_of};
 use concise_wrapper::model::Step;
 use concise_wrapper::optimizer::Optimizer;
 use concise_wrapper::weights::{Named, Snapshot, Weights};
 use concise_wrapper::{Error, Model, Network, allreduce_sums, replicas, text};
-use datasets::Dataset;
+use datasets::{Batch, Dataset};
+use harness::interrupt;
 use harness::records::BatchSums;
-use ops::{cross_entropy, loss_and_correct};
+use harness::report::trace::COMPUTE;
+use ops::{cross_entropy, loss_and_correct, size_in_bytes};
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{self, SharedCommunicator};
-use scratch_data_parallel::FixedTree;
 use scratch_data_parallel::reproducible::tree_sums;
 use serde::{Deserialize, Serialize};
+use single_gpu::evaluate::{BATCH, Part, SumsByBatch};
 use split_batch::loader::{LocalBatch, Shards};
+use tracing::info_span;
 
 use crate::bytes::Bytes;
-use crate::check::{Checked, in_one_order};
+use crate::check::Checked;
 use crate::gpt::loss_of_parts;
 use crate::instructions::{Instruction, Schedule};
 use crate::layers::Layers;
-use crate::mesh::{Axis, Mesh};
 use crate::simulate::{Span, Timeline, peaks};
-use begin::{behind_nothing_to_train, each_in_one_stage, not_recomputed, with_shapes};
-use step::StepState;
-use unit::{Replicas, Unit, Whole, joined, refuse};
+use step::{StepState, Update};
+use unit::{Replicas, Unit, joined, refuse};
 
 /// The largest number of timelines that an executor keeps.
 const MOST_STEPS: usize = 200;
+
+/// The number of batches of a list, for each stage. A list holds up the slowest stage only, and all stages begin the
+/// next list together: so no stage runs ahead by more than a list.
+const AT_ONCE: usize = 4;
 
 /// The choices of a training.
 #[derive(Clone, Copy, Debug)]
@@ -77,25 +80,16 @@ impl Settings {
         algorithm: Algorithm::OneShot,
     };
 
-    /// Of tokens and the next tokens: the same, and ranks may share the vocabulary.
-    pub const TOKENS: Self = Self {
-        loss: |logits, labels, parts| match parts.world_size() {
+    /// The settings of a model, with running sums. If the model reads tokens, ranks may share the vocabulary.
+    pub fn of(layers: &Layers) -> Self {
+        if !layers.takes_tokens() {
+            return Self::IMAGES;
+        }
+        let loss = |logits: &_, labels: &_, parts: &SharedCommunicator| match parts.world_size() {
             1 => (Self::IMAGES.loss)(logits, labels, parts),
             _ => loss_of_parts(logits, labels, parts),
-        },
-        takes_tokens: true,
-        ..Self::IMAGES
-    };
-
-    /// The settings of a model, with running sums.
-    pub fn of(layers: &Layers) -> Self {
-        if layers.takes_tokens() { Self::TOKENS } else { Self::IMAGES }
-    }
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self::IMAGES
+        };
+        Self { loss, takes_tokens: true, ..Self::IMAGES }
     }
 }
 
@@ -154,121 +148,9 @@ pub struct Held {
     pub sent: usize,
 }
 
-impl<M: ModuleT> Executor<Whole<M>> {
-    /// The executor of a stage on one rank of `mesh`. All ranks call this together.
-    ///
-    /// `networks` are the units of the stage: [`Schedule::units_of`]. From now on their batch norms normalise by
-    /// micro-batch. `sample` is the shape of one sample of the data, such as `[1, 28, 28]`, or `[64]` for 64 tokens. The
-    /// settings are the default. Fails when mesh, schedule and networks do not fit together, when two stages have a
-    /// tensor of one name, or when another rank stops or stalls.
-    pub fn new(
-        checked: &Checked,
-        networks: Vec<Network<M>>,
-        all: SharedCommunicator,
-        mesh: Mesh,
-        sample: &[usize],
-    ) -> Result<Self, Error> {
-        Self::with(checked, networks, all, mesh, sample, Settings::default())
-    }
-
-    /// [`new`](Self::new), with other settings.
-    pub fn with(
-        checked: &Checked,
-        networks: Vec<Network<M>>,
-        all: SharedCommunicator,
-        mesh: Mesh,
-        sample: &[usize],
-        settings: Settings,
-    ) -> Result<Self, Error> {
-        let (wanted, found) = (
-            checked.schedule().units_of(mesh.coordinate(all.rank(), Axis::Pipeline)).count(),
-            networks.len(),
-        );
-        if wanted != found {
-            return refuse(format!("a schedule with {wanted} units on a stage that has {found}"));
-        }
-        let mut networks = networks.into_iter();
-        Self::of_units(checked, all, mesh, sample, settings, |number, replicas| {
-            let network = networks.next().expect("a network for each unit");
-            Ok(Whole::new(number, network, Rc::clone(replicas)))
-        })
-    }
-}
+// ANCHOR_END: executor
 
 impl<U: Unit> Executor<U> {
-    /// The executor of a stage on one rank of `mesh`. All ranks call this together.
-    ///
-    /// `unit` makes the units of the stage in the order of the model, from their numbers and the connection of the
-    /// replicas. A unit is whole when it is made. If the schedule is sharded, the unit is freed before the next one is
-    /// made. Fails as [`new`](Executor::new) does, and when a unit with batch norms is recomputed, or replicas start
-    /// their collectives in different orders.
-    pub fn of_units(
-        checked: &Checked,
-        all: SharedCommunicator,
-        mesh: Mesh,
-        sample: &[usize],
-        settings: Settings,
-        mut unit: impl FnMut(usize, &Rc<Replicas>) -> Result<U, Error>,
-    ) -> Result<Self, Error> {
-        let schedule = checked.schedule();
-        let wanted = [
-            ("stages", schedule.stages(), mesh.pipeline),
-            ("replicas", schedule.replicas, mesh.data),
-        ];
-        for (what, of_schedule, of_mesh) in wanted {
-            if of_schedule != of_mesh {
-                return refuse(format!(
-                    "a schedule of {of_schedule} {what} needs as many ranks, and the mesh has {of_mesh}"
-                ));
-            }
-        }
-        let pipeline = mesh.along(&all, Axis::Pipeline)?;
-        let of_data = mesh.along(&all, Axis::Data)?;
-        let stage = pipeline.rank();
-        let collectives = text::values(&*of_data, &schedule.lists[stage])?;
-        in_one_order(&collectives).map_err(|error| Error::Model(Box::new(error)))?;
-        let tree = FixedTree::new(schedule.micro_batches * mesh.data, mesh.data)?;
-        let parts = mesh.along(&all, Axis::Tensor)?;
-        let replicas = Rc::new(Replicas::new(of_data, tree, settings)?);
-        let make = |number| {
-            let unit = unit(number, &replicas)?;
-            let network = unit.network();
-            not_recomputed(schedule, number, network.weights())?;
-            network.norms().by_shard();
-            alike::structure(&replicas.comm, network.weights())?;
-            Ok((number, unit))
-        };
-        let mut units = schedule.units_of(stage).map(make);
-        let units: Box<dyn Iterator<Item = _>> = if schedule.sharded {
-            Box::new(units)
-        } else {
-            let made = units.by_ref().collect::<Result<Vec<_>, Error>>()?;
-            each_in_one_stage(&pipeline, made.iter().map(|(_, unit)| unit.network().weights()))?;
-            Box::new(made.into_iter().map(Ok))
-        };
-        let units = with_shapes(schedule, units, &pipeline, (sample, settings))
-            .map_err(|error| failed(stage, ", before the first step", error))?;
-        let checked = behind_nothing_to_train(checked, &units, &pipeline)?;
-        // All clocks count from one moment. No rank leaves a barrier at exactly the moment of another.
-        let start = text::value_of_rank_0(&*all, &SystemTime::now())?;
-        let origin = Instant::now().checked_sub(start.elapsed().unwrap_or_default());
-        let weights = joined(units.iter().map(|it| it.unit.owned()));
-        Ok(Self {
-            checked,
-            stage,
-            units,
-            weights,
-            settings,
-            all,
-            pipeline,
-            parts,
-            replicas,
-            origin: origin.unwrap_or_else(Instant::now),
-            measured: RefCell::default(),
-        })
-    }
-    // ANCHOR_END: executor
-
     /// The layers of this stage's first unit, its second unit, and so on. Panics when there is no such unit.
     pub fn network(&self, nth: usize) -> &Network<U::Module> {
         self.units[nth].unit.network()
@@ -333,9 +215,8 @@ impl<U: Unit> Executor<U> {
     /// Adds the sums of all micro-batches, on all ranks: with shards along the tree over the replicas, then over all
     /// ranks.
     fn total(&self, sums: &[BatchSums]) -> Result<BatchSums, Error> {
-        let (Replicas { comm, tree, by_tree, .. }, mut mine) =
-            (&*self.replicas, BatchSums::of_no_samples());
-        if *by_tree {
+        let (Replicas { comm, tree, .. }, mut mine) = (&*self.replicas, BatchSums::of_no_samples());
+        if self.settings.by_shards {
             // Every replica has this sum, and one of them counts. The last stage alone has sums that are not 0.
             let sum = tree_sums(&**comm, sums, tree)?;
             mine = if comm.rank() == 0 { sum } else { mine };
@@ -343,11 +224,6 @@ impl<U: Unit> Executor<U> {
             sums.iter().for_each(|sums| mine += *sums);
         }
         Ok(allreduce_sums(&*self.all, mine, Algorithm::OneShot)?)
-    }
-
-    /// Whether the loss of this rank counts.
-    fn has_loss(&self) -> bool {
-        self.parts.rank() == 0 && self.units.iter().any(|it| self.schedule().is_last(it.number))
     }
 
     fn placed(&self, number: usize) -> &Placed<U> {
@@ -358,6 +234,11 @@ impl<U: Unit> Executor<U> {
     fn unit(&self, number: usize) -> &U {
         &self.placed(number).unit
     }
+
+    /// Seconds on the clock of all ranks.
+    fn now(&self) -> f64 {
+        self.origin.elapsed().as_secs_f64()
+    }
 }
 
 // ANCHOR: model
@@ -367,12 +248,28 @@ impl<U: Unit> Model for Executor<U> {
         Shards::new(tree.held_by(comm.rank()), tree.leaves())
     }
 
-    /// [`step`](Self::step), without the updates.
+    /// [`step`](Self::step), with the gradients in place of the updates.
     fn backward(&self, share: &LocalBatch) -> Result<Step, Error> {
-        let mut collected = Collected::default();
-        let step = self.step(share, &mut collected, 0.0)?;
-        let gradient = |it: &Named| collected.0.remove(&it.name).expect("a gradient for each");
+        let mut found = HashMap::new();
+        let step = self.execute_step(share, &mut |weights, gradients| {
+            let names = weights.parameters.iter().map(|it| it.name.clone());
+            found.extend(names.zip(gradients.iter().cloned()));
+            Ok(0)
+        })?;
+        let gradient = |it: &Named| found.remove(&it.name).expect("a gradient for each");
         Ok(Step { gradients: self.weights.parameters.iter().map(gradient).collect(), ..step })
+    }
+
+    fn step(
+        &self,
+        share: &LocalBatch,
+        optimizer: &mut dyn Optimizer,
+        rate: f64,
+    ) -> Result<Step, Error> {
+        self.execute_step(share, &mut |weights, gradients| {
+            optimizer.step(weights, gradients, rate, share.samples)?;
+            Ok(optimizer.state(weights)?.iter().map(|(_, tensor)| size_in_bytes(tensor)).sum())
+        })
     }
 
     fn weights(&self) -> &Weights {
@@ -393,41 +290,23 @@ impl<U: Unit> Model for Executor<U> {
         let of_pipeline = self.evaluate_part(images, part_of(replicas))?;
         Ok(allreduce_by_batch(&*self.all, of_pipeline)?.total())
     }
-    // ANCHOR_END: model
+}
+// ANCHOR_END: model
 
-    // ANCHOR: loop
+// ANCHOR: loop
+impl<U: Unit> Executor<U> {
     /// Executes every instruction of this stage's list. All ranks call this together.
     ///
     /// The shards of `share` are the micro-batches, of any sizes. Unit 0 uses the images and the last unit the labels.
     /// A black image or a text of tokens 0 stands in for an empty micro-batch, and its loss and statistics count nothing.
-    fn step(
-        &self,
-        share: &LocalBatch,
-        optimizer: &mut dyn Optimizer,
-        rate: f64,
-    ) -> Result<Step, Error> {
-        let (stage, schedule) = (self.stage, self.checked.schedule());
-        let (found, expected) = (share.shards.len(), schedule.micro_batches);
+    fn execute_step(&self, share: &LocalBatch, update: &mut Update<'_>) -> Result<Step, Error> {
+        let (found, expected) = (share.shards.len(), self.schedule().micro_batches);
         if found != expected {
             let text = format!("a batch of {found} micro-batches for a schedule of {expected}");
             return refuse(text);
         }
-        let updates = Some((optimizer, rate, share.samples));
-        let mut state = StepState::new(self, schedule, &share.shards, updates);
-        let mut spans = Vec::new();
-        for &instruction in &schedule.lists[stage] {
-            let named = |error| failed(stage, doing(instruction), error);
-            state.prepare(instruction).map_err(named)?;
-            let start = self.origin.elapsed().as_secs_f64();
-            let held = state.execute(instruction).map_err(named)?;
-            let end = self.origin.elapsed().as_secs_f64();
-            spans.push(Span { stage, instruction, start, end, held });
-        }
-        // The second thread has measured the collectives.
-        let collectives = spans.iter_mut().filter(|it| it.instruction.action.is_collective());
-        for (span, times) in collectives.zip(self.replicas.times()) {
-            [span.start, span.end] = times.map(|it| (it - self.origin).as_secs_f64());
-        }
+        let mut state = StepState::new(self, self.schedule(), &share.shards, Some(update));
+        let spans = self.execute(&mut state, "")?;
         for Placed { unit, .. } in &self.units {
             unit.network().norms().fold(&*self.replicas.comm, &self.replicas.tree)?;
         }
@@ -435,32 +314,61 @@ impl<U: Unit> Model for Executor<U> {
         let sums = self.total(&state.sums()?)?.into();
         Ok(Step { sums, gradients: Vec::new() })
     }
+
+    /// Executes one instruction after the other. An error names the phase of the training.
+    fn execute(&self, state: &mut StepState<'_, U>, phase: &str) -> Result<Vec<Span>, Error> {
+        let mut spans = Vec::new();
+        for &it in &state.schedule.lists[self.stage] {
+            let named = |error| failed(self.stage, phase.to_owned() + &doing(it), error);
+            spans.push(state.execute(it).map_err(named)?);
+        }
+        // The second thread has measured the collectives.
+        let collectives = spans.iter_mut().filter(|it| it.instruction.action.is_collective());
+        for (span, times) in collectives.zip(self.replicas.times()) {
+            [span.start, span.end] = times.map(|it| (it - self.origin).as_secs_f64());
+        }
+        Ok(spans)
+    }
     // ANCHOR_END: loop
+
+    // ANCHOR: evaluate
+    /// The sums of loss and correct answers over each batch of a part of a data set, by the running statistics of
+    /// batch norms. The rank with the loss returns the sums, and all other ranks return zeros. Every rank counts a
+    /// signal that has reached its process. All ranks call this together, those of a pipeline with the same part.
+    ///
+    /// Fails when the images do not fit the model, or another stage stops or stalls: the message names the stage.
+    /// After a signal on any rank no list begins, and the sums are not used.
+    pub fn evaluate_part(&self, images: &Dataset, part: Part) -> Result<SumsByBatch, Error> {
+        let _span = info_span!(target: COMPUTE, "evaluate").entered();
+        let (none, mut batches) = (BatchSums::of_no_samples(), Vec::new());
+        part.evaluate(images.len(), images.at_once(BATCH), |samples| {
+            batches.push(samples.to_vec());
+            Ok::<_, Error>(none)
+        })?;
+        let mut lists: Vec<_> = batches.chunks(AT_ONCE * self.schedule().stages()).collect();
+        // All replicas gather together, also a replica with fewer images.
+        let most = text::values(&*self.all, &lists.len())?.into_iter().max();
+        lists.resize(most.unwrap_or(0), &[]);
+        let mut sums = Vec::new();
+        for batches in lists {
+            if text::values(&*self.all, &interrupt::is_new())?.contains(&true) {
+                break;
+            }
+            let dtype = self.weights.precision.weights();
+            let load = |samples: &Vec<u32>| images.batch(samples, dtype);
+            let batches = batches.iter().map(load).collect::<Result<Vec<Batch>, _>>()?;
+            let list = self.schedule().forward_only(batches.len());
+            let mut state = StepState::new(self, &list, &batches, None);
+            self.execute(&mut state, ", evaluating")?;
+            sums.extend(state.sums()?);
+        }
+        let mut sums = sums.into_iter();
+        part.evaluate(images.len(), images.at_once(BATCH), |_| Ok(sums.next().unwrap_or(none)))
+    }
+    // ANCHOR_END: evaluate
 }
 
 // ANCHOR: parts
-/// In place of an optimizer: keeps the gradients by name, and updates nothing.
-#[derive(Default)]
-struct Collected(HashMap<String, Tensor>);
-
-impl Optimizer for Collected {
-    fn step(&mut self, of: &Weights, sums: &[Tensor], _: f64, _: usize) -> TensorResult<()> {
-        let names = of.parameters.iter().map(|it| it.name.clone());
-        self.0.extend(names.zip(sums.iter().cloned()));
-        Ok(())
-    }
-
-    fn state(&self, _: &Weights) -> TensorResult<Vec<(String, Tensor)>> {
-        Ok(Vec::new())
-    }
-
-    fn keep(&mut self, _: Vec<(String, Tensor)>) {}
-
-    fn settings(&self) -> Vec<(&'static str, f64)> {
-        Vec::new()
-    }
-}
-
 impl Measured {
     /// Adds a step.
     fn add(&mut self, spans: Vec<Span>, sent: usize) {

@@ -69,22 +69,11 @@ impl Timeline {
             }
             row
         };
-        let rows = self.lanes().into_iter().map(row).collect_vec();
-        let longest = rows.iter().flatten().map(|name| name.chars().count()).max().unwrap_or(0);
-        // A column has room for `F12` or `B3a`, and a space. The last column needs no space.
-        let (width, digits) = ((longest + 1).max(4), (self.stages.max(1) - 1).to_string().len());
-        let each = most.saturating_sub("stage    ".len() + digits + longest) / width + 1;
-        let part = |first: usize| {
-            let row = |(stage, cells): (usize, &Vec<String>)| {
-                let cells = cells.iter().skip(first).take(each);
-                let cells = cells.map(|cell| format!("{cell:width$}")).join("");
-                format!("stage {stage:<digits$}   {cells}").trim_end().to_owned() + "\n"
-            };
-            let begins = format!("from time {}:\n", number(first as f64 * seconds));
-            let begins = if columns > each { begins } else { String::new() };
-            begins + &rows.iter().enumerate().map(row).join("")
-        };
-        (0..columns.max(1)).step_by(each).map(part).collect()
+        let rows = self.lanes().into_iter().map(row).enumerate();
+        let digits = (self.stages.max(1) - 1).to_string().len();
+        let rows =
+            rows.map(|(stage, row)| (format!("stage {stage:<digits$}   "), row)).collect_vec();
+        in_parts(&rows, 4, most, |first| format!("from time {}:\n", number(first as f64 * seconds)))
     }
 
     /// Names the two numbers of an instruction: the micro-batch, and the chunk if stages have several units. If one
@@ -103,6 +92,33 @@ impl Timeline {
             }
         }
     }
+}
+
+/// Draws rows of cells, each behind its name, in lines of at most `most` characters. All names are equally long, and so are all rows.
+/// If the rows are longer, they are cut into parts below each other, each below the text of its first column. A column has at
+/// least `width` characters.
+pub fn in_parts(
+    rows: &[(String, Vec<String>)],
+    width: usize,
+    most: usize,
+    begins: impl Fn(usize) -> String,
+) -> String {
+    let length = |text: &String| text.chars().count();
+    let longest = rows.iter().flat_map(|(_, row)| row).map(length).max().unwrap_or(0);
+    let (name, columns) = rows.first().map_or((0, 0), |(name, row)| (length(name), row.len()));
+    // A column ends with a space. The last column needs no space.
+    let width = (longest + 1).max(width);
+    let each = most.saturating_sub(name + longest) / width + 1;
+    let part = |first: usize| {
+        let row = |(name, cells): &(String, Vec<String>)| {
+            let cells = cells.iter().skip(first).take(each);
+            let cells = cells.map(|cell| format!("{cell:width$}")).join("");
+            format!("{name}{cells}").trim_end().to_owned() + "\n"
+        };
+        let begins = if columns > each { begins(first) } else { String::new() };
+        begins + &rows.iter().map(row).join("")
+    };
+    (0..columns.max(1)).step_by(each).map(part).collect()
 }
 
 /// Two numbers with their names. The second number is written as a letter.

@@ -92,7 +92,7 @@ impl Gpt {
             }
             let places = Tensor::arange(0, length as u32, tokens.device())?;
             let rows = |tokens: &_| embedding_of_part(tokens, &table, own.clone(), vocabulary);
-            by_row(tokens, &group, rows, |sum| add(sum, &embedding(&places, &positions)?))
+            by_row(tokens, &group, rows, &embedding(&places, &positions)?)
         })
     }
 
@@ -213,7 +213,7 @@ fn rows(
     Ok(move |x: &Tensor| match group.world_size() {
         // Product and bias in one pass over memory.
         1 => linear(x, &weight, &bias),
-        _ => by_row(x, &group, |x| linear(x, &weight, &no_bias), |sum| add(sum, &bias)),
+        _ => by_row(x, &group, |x| linear(x, &weight, &no_bias), &bias),
     })
 }
 // ANCHOR_END: parts

@@ -62,11 +62,6 @@ impl Action {
         }
     }
 
-    /// Whether the action sends a message.
-    pub fn sends(self) -> bool {
-        matches!(self, Self::SendActivation(_) | Self::SendGradient(_))
-    }
-
     /// Whether all replicas do the action together. The second thread of each rank does it, while the rank goes on.
     pub fn is_collective(self) -> bool {
         matches!(self, Self::Gather | Self::AllReduce | Self::ReduceScatter)
@@ -206,21 +201,6 @@ impl Schedule {
     /// Whether a unit is the last one, which ends in the loss. Unit 0 begins with the data.
     pub fn is_last(&self, unit: usize) -> bool {
         unit + 1 == self.units()
-    }
-
-    /// Whether a step may have such an instruction. Many are demanded, too: [`check`](super::check()) says which.
-    pub fn has(&self, it: Instruction) -> bool {
-        let (is_trained, is_alone) = (it.unit >= self.first_trained, self.stages() == 1);
-        match it.action {
-            Action::ForwardOnly(_) => true,
-            Action::AllReduce => is_trained && self.replicas > 1 && !self.sharded,
-            Action::ReduceScatter => is_trained && is_alone,
-            Action::Gather | Action::Wait | Action::Free => {
-                is_alone && (is_trained || self.sharded)
-            }
-            action if action.computes() => is_trained,
-            _ => self.message(it).is_some(),
-        }
     }
 
     /// The message that an instruction sends or receives. `None` for an instruction that does neither, and when there

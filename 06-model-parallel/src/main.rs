@@ -2,18 +2,22 @@
 
 mod arguments;
 mod draw;
-mod outcome;
 mod plan;
 mod report;
-mod train;
 
 use std::process::ExitCode;
 
 use arguments::Arguments;
 use concise_wrapper::launch::Launch;
+use concise_wrapper::{Error, Model as _};
+use devices::ComputeDevice;
+use harness::report::{Report, trace};
 use harness::{cli, interrupt};
-use plan::Prepared;
-use train::train_rank;
+use model_parallel::execute::{Executor, Settings};
+use model_parallel::mesh::Axis;
+use model_parallel::runs::{Trained, Training};
+use params_and_allreduce::communicator::SharedCommunicator;
+use plan::{Prepared, Way};
 
 fn main() -> ExitCode {
     cli::prepare();
@@ -40,7 +44,7 @@ fn run() -> anyhow::Result<()> {
             Ok(launch.run(plan, tasks, train_rank)?.swap_remove(0))
         },
         |way, trained, before, outputs| {
-            outcome::of_way(way, trained, before, (&launch, &prepared), outputs)
+            report::outcome(way, trained, before, (&launch, &prepared), outputs)
         },
     );
     // After a failure, the earlier ways are reported. The failure stays the error of the program.
@@ -49,4 +53,29 @@ fn run() -> anyhow::Result<()> {
     } else {
         Ok(())
     })
+}
+
+/// Trains a stage, or a part of a stage, and returns the results on rank 0.
+fn train_rank(
+    device: &ComputeDevice,
+    all: SharedCommunicator,
+    (way, prepared, report): (&Way, &Prepared, Report<'_>),
+) -> Result<Trained, Error> {
+    let _rank = trace::rank(&way.name, all.rank(), device);
+    let Prepared { flags, training, .. } = prepared;
+    let Training { layers, setup, .. } = training;
+    training.compare(&all, &way.name, format!("{:?}", way.cut))?;
+    let Way { mesh, checked, .. } = way;
+    let group = mesh.along(&all, Axis::Tensor)?;
+    let build = |part: usize| {
+        let range = way.cut[part].clone();
+        layers.build_part(range, setup.options.seed, setup.dtype, device.tensors(), &group)
+    };
+    let units = checked.schedule().units_of(mesh.coordinate(all.rank(), Axis::Pipeline));
+    let units = units.map(build).collect::<Result<_, _>>()?;
+    let settings = Settings { by_shards: way.by_shards, ..Settings::of(layers) };
+    let executor = Executor::with(checked, units, all.clone(), *mesh, training.sample(), settings)?;
+    let (mut optimizer, warm_up) = (flags.optimizer(), flags.extras.warm_up);
+    let whole = || executor.whole(layers.join(executor.weights().snapshot()?, &group)?);
+    Trained::with(&executor, setup, (&mut *optimizer, warm_up), None, (whole, || 0), report)
 }

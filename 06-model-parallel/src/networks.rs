@@ -11,7 +11,7 @@ use ops::{add_bias, add_bias_relu, conv2d_relu_pool, flatten, linear, linear_rel
 use single_gpu::lenet::SHAPES;
 
 use crate::layers::{Builder, Layers};
-use crate::tensor_parallel::mappings::{by_column, by_row, gather};
+use crate::tensor_parallel::mappings::{by_column, gather, reduce};
 
 impl Layers {
     // ANCHOR: dense
@@ -106,8 +106,8 @@ fn dense(
             let columns = by_column(x, &group, |x| whole(x, &weight, &bias))?;
             if is_last { gather(&columns, 1, outputs, &group) } else { Ok(columns) }
         } else {
-            let term = |x: &Tensor| linear(x, &weight, &no_bias);
-            by_row(x, &group, term, |sum| finish(sum, &bias))
+            // By rows: bias and relu in one pass over memory, after the sum of all terms.
+            finish(&reduce(&linear(x, &weight, &no_bias)?, &group)?, &bias)
         }
     })
 }

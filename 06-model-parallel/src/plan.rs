@@ -12,7 +12,7 @@ use model_parallel::execute::Held;
 use model_parallel::layers::Layers;
 use model_parallel::mesh::{Axis, Mesh};
 use model_parallel::partition::{self, shorten};
-use model_parallel::runs::{RunArguments, Training};
+use model_parallel::runs::Training;
 use model_parallel::{Checked, Cost, Kind, Timeline, UNBOUNDED, check};
 
 use crate::arguments::Arguments;
@@ -42,7 +42,7 @@ pub(crate) struct Way {
     pub(crate) checked: Checked,
     /// The layers of each part of the model.
     pub(crate) cut: Vec<Range<usize>>,
-    /// The prediction for a pipeline, in the process that prints.
+    /// The prediction, in the process that prints: of each pipeline, and of every way to train on a text.
     pub(crate) predicted: Option<Timeline>,
 }
 
@@ -63,9 +63,9 @@ impl Way {
         self.mesh.tensor == 1 && (self.mesh.data == 1 || self.by_shards)
     }
 
-    /// The predicted bytes of a device. The prediction is about whole layers and running sums.
+    /// The predicted bytes of a device. The prediction is about running sums.
     pub(crate) fn held(&self, device: usize) -> Option<Held> {
-        let step = self.predicted.as_ref().filter(|_| self.mesh.tensor == 1 && !self.by_shards)?;
+        let step = self.predicted.as_ref().filter(|_| !self.by_shards)?;
         let stage = self.mesh.coordinate(device, Axis::Pipeline);
         Some(Held { peak: step.peak(stage), total: step.peak_total(stage), sent: 0 })
     }
@@ -104,7 +104,7 @@ impl Arguments {
         layers: &Layers,
         notes: &mut Vec<String>,
     ) -> Result<Vec<Way>> {
-        let chosen = self.mesh.is_some() || !self.schedule.is_empty();
+        let chosen = self.common.mesh.is_some() || !self.schedule.is_empty();
         let pipelines = self.schedules(mesh).into_iter().map(|(kind, number)| (mesh, kind, number));
         let of_tensors = (!chosen).then(|| (Mesh::tensor(mesh.devices()), Kind::Naive, 1));
         let several = pipelines.chain(of_tensors).filter(|(mesh, ..)| mesh.devices() > 1);
@@ -187,10 +187,7 @@ impl Prepared {
             draw::draw(flags, launch.speaks())?;
             return Ok(None);
         }
-        let RunArguments { launch: devices, .. } = &flags.common;
-        let asked = flags.mesh.map(|mesh| mesh.devices()).or(devices.devices);
-        let (several, world_size) = launch.plan(&devices.each, asked)?;
-        let mesh = flags.mesh.unwrap_or(Mesh::pipeline(world_size));
+        let (several, mesh) = flags.common.plan(launch, Mesh::pipeline)?;
         flags.check(launch, mesh)?;
         let ((layers, size), mut notes) = (flags.network(&several)?, Vec::new());
         let mut ways = flags.ways(mesh, &layers, &mut notes)?;
@@ -201,7 +198,7 @@ impl Prepared {
         let activations = ways.iter().map(|way| way.mesh.tensor).max().filter(|&parts| parts > 1);
         // Each run keeps its results, and the threads of its ranks leave their memory to the next run.
         let copies = (2 + 4 * ways.len(), activations.map_or(1, |parts| 2 * parts));
-        let (model, plan) = ((layers, size), (several, world_size, mesh.data));
+        let (model, plan) = ((layers, size), (several, mesh));
         let training = Training::prepare(launch, &mut flags.common, model, plan, copies, notes)?;
         Ok(Some(Self { flags, training, ways }))
     }
@@ -209,8 +206,7 @@ impl Prepared {
     /// Cuts the model by the measured costs of its layers. All processes call this together: the process that prints measures
     /// and predicts, and all processes get its cuts.
     pub(crate) fn cut_by_cost(&mut self, launch: &Launch) -> Result<()> {
-        let measures = launch.speaks() && self.ways.iter().any(Way::has_stages);
-        launch.agree(if measures { self.measure() } else { Ok(()) })?;
+        launch.agree(if launch.speaks() { self.measure() } else { Ok(()) })?;
         let cuts = launch.of_speaker(self.ways.iter().map(|way| way.cut.clone()).collect_vec())?;
         if self.flags.cut.is_empty() {
             self.ways.iter_mut().zip(cuts).for_each(|(way, cut)| way.cut = cut);
@@ -218,35 +214,44 @@ impl Prepared {
         Ok(())
     }
 
-    /// Measures the layers on the first device, for each size of a micro-batch. Then cuts and predicts all pipelines.
+    /// Measures the layers on the first device, for each size of a micro-batch. Then cuts all pipelines, and predicts them. For a
+    /// text, predicts all ways, because the table of memory has the predicted bytes.
     fn measure(&mut self) -> Result<()> {
         let Self { flags, training, ways } = self;
+        let of_text = training.layers.takes_tokens();
+        let mut predicted = ways.iter_mut().filter(|way| of_text || way.has_stages()).collect_vec();
+        if predicted.is_empty() {
+            return Ok(());
+        }
         let (device, each) =
             (training.several.slots()[0].open()?, partition::each(&training.layers));
         let (mut known, mut notes) = (HashMap::new(), Vec::new());
-        let mut costs = |units: &[Range<usize>], shards: usize| -> Result<Vec<Cost>> {
-            let key = (units.to_vec(), shards);
-            if !known.contains_key(&key) {
-                let optimizer = &mut *flags.optimizer();
-                known.insert(key.clone(), training.costs(&device, units, shards, optimizer)?);
-            }
-            Ok(known[&key].clone())
-        };
-        let mut pipelines = ways.iter_mut().filter(|way| way.has_stages()).collect_vec();
+        let mut costs =
+            |units: &[Range<usize>], shards: usize, parts: usize| -> Result<Vec<Cost>> {
+                let key = (units.to_vec(), shards, parts);
+                if !known.contains_key(&key) {
+                    let optimizer = &mut *flags.optimizer();
+                    let found = training.costs(&device, units, (shards, parts), optimizer)?;
+                    known.insert(key.clone(), found);
+                }
+                Ok(known[&key].clone())
+            };
         // The smallest micro-batches belong to the schedules that should be fast.
-        let most = pipelines.iter().map(|way| way.shards).max().unwrap_or(1);
-        let totals = costs(&each, most)?.iter().map(Cost::total).collect_vec();
-        for way in &mut pipelines {
+        let most = predicted.iter().filter(|way| way.has_stages()).map(|way| way.shards).max();
+        let totals = most.map(|most| costs(&each, most, 1)).transpose()?.unwrap_or_default();
+        let totals = totals.iter().map(Cost::total).collect_vec();
+        for way in &mut predicted {
             let mut how = "as asked";
-            if flags.cut.is_empty() {
+            if flags.cut.is_empty() && way.has_stages() {
                 (how, way.cut) = ("by measured cost", partition::cut(&totals, way.cut.len())?);
                 if way.kind.chunks() > 1 {
-                    way.cut = shorten(&way.checked, &costs(&each, way.shards)?, way.cut.clone())?;
+                    let each = costs(&each, way.shards, 1)?;
+                    way.cut = shorten(&way.checked, &each, way.cut.clone())?;
                 }
             }
-            notes.push(way.note(how, &totals));
+            notes.extend(way.has_stages().then(|| way.note(how, &totals)));
             // One device has no replicas: a sum is an addition for each other replica.
-            let mut of_units = costs(&way.cut, way.shards)?;
+            let mut of_units = costs(&way.cut, way.shards, way.mesh.tensor)?;
             of_units.iter_mut().for_each(|it| it.all_reduce *= (way.mesh.data - 1) as f64);
             way.predicted = Some(way.checked.simulate(&of_units, 0.0)?);
         }

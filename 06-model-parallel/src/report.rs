@@ -3,6 +3,7 @@
 use std::io;
 use std::iter::repeat;
 
+use concise_wrapper::launch::Launch;
 use concise_wrapper::replicas::verdict;
 use harness::records::Unit;
 use harness::report::outputs::Outputs;
@@ -10,13 +11,61 @@ use harness::report::summary::Summary;
 use harness::report::{Table, joined, line, paragraph, seconds};
 use harness::verdict::{Doubt, Speed, ranked, rounding, rounding_test};
 use itertools::Itertools as _;
+use model_parallel::Timeline;
 use model_parallel::bytes::megabytes;
 use model_parallel::execute::Held;
 use model_parallel::generate::print_text;
-use model_parallel::runs::{draw_steps, largest_error, write};
+use model_parallel::runs::{self, Trained, draw_steps, largest_error, write};
+use serde_json::json;
 
-use crate::outcome::{Outcome, error_of_bytes, idle, name};
-use crate::plan::{Prepared, range};
+use crate::plan::{Prepared, Way, range};
+
+/// The results of a way.
+type Outcome<'a> = runs::Outcome<'a, Way>;
+
+/// Summarises the results of a way, and writes them to the files of the run. `before` has the earlier ways.
+pub(crate) fn outcome<'a>(
+    way: &'a Way,
+    trained: Trained,
+    before: &[Outcome<'a>],
+    (launch, prepared): (&Launch, &Prepared),
+    outputs: &mut Outputs,
+) -> anyhow::Result<Outcome<'a>> {
+    // With batch norms, other micro-batches are another function.
+    let is_comparable = |it: &&Outcome<'_>| {
+        it.run.is_alone() && (it.run.shards == way.shards || !prepared.flags.has_norms())
+    };
+    let outcome = Outcome::new(
+        (way, &way.name, way.title(), prepared.training.plan(way.mesh.devices())),
+        trained,
+        before.iter().find(is_comparable),
+        (way.predicted.as_ref(), Timeline::bubble),
+        (launch, &prepared.training.setup),
+        outputs,
+    )?;
+    let Outcome { trained, seconds_per_step, steps, .. } = &outcome;
+    let [predicted, measured] =
+        steps.as_ref().map(|it| it.each_ref().map(Some)).unwrap_or_default();
+    let peaks = |it: &Timeline| {
+        let of_stage = |stage| json!({"peak": it.peak(stage), "total": it.peak_total(stage)});
+        (0..it.stages).map(of_stage).collect_vec()
+    };
+    if let Some(metrics) = &mut outputs.metrics {
+        let line = json!({
+            "run": way.name,
+            "cut": if way.has_stages() { &way.cut[..] } else { &[] },
+            "seconds_per_step": seconds_per_step,
+            "held": trained.held,
+            "predicted": predicted,
+            "predicted_bubble": predicted.map(Timeline::bubble),
+            "measured": measured,
+            "measured_bubble": measured.map(Timeline::bubble),
+            "predicted_held": predicted.map(peaks),
+        });
+        metrics.write_json("split", &line)?;
+    }
+    Ok(outcome)
+}
 
 /// Prints the results, and tables of them with a conclusion each. Then writes the files of the run.
 pub(crate) fn report(
@@ -51,8 +100,8 @@ pub(crate) fn report(
     print_block(title, &times(outcomes, &doubts), &of_times(outcomes, &doubts))?;
     let title = "Memory of each device, and what a stage sends in a step, in MB";
     print_block(title, &memory(outcomes), &of_memory(outcomes))?;
-    let steps =
-        outcomes.iter().filter_map(|it| Some((&*it.run.name, it.steps.as_ref()?.each_ref())));
+    let pipelines = outcomes.iter().filter(|it| it.run.has_stages());
+    let steps = pipelines.filter_map(|it| Some((&*it.run.name, it.steps.as_ref()?.each_ref())));
     // An error of one file does not prevent the next file.
     let (flags, written) = (&prepared.flags, outputs.write(headline));
     let title = format!("One step of {headline}");
@@ -89,6 +138,13 @@ fn table<R>(rows: &[R], name: impl Fn(&R) -> String, columns: &[Column<'_, R>]) 
 /// The ways of one device, which come first, and the ways of several devices.
 fn alone_and_split<'a>(all: &'a [Outcome<'a>]) -> (&'a [Outcome<'a>], &'a [Outcome<'a>]) {
     all.split_at(all.partition_point(|it| it.run.is_alone()))
+}
+
+/// The name in a sentence.
+fn name(it: &Outcome<'_>) -> String {
+    let Way { label, shards, .. } = it.run;
+    let several = *shards > 1 && it.run.is_alone();
+    if several { format!("{label} on {shards} micro-batches") } else { label.clone() }
 }
 
 fn names<'a>(all: impl IntoIterator<Item = &'a Outcome<'a>>) -> String {
@@ -169,6 +225,12 @@ fn doubts_about(all: &[Outcome<'_>]) -> Vec<Doubt> {
     doubts
 }
 
+/// The predicted and the measured share of the time in which the devices of a pipeline are idle.
+fn idle(it: &Outcome<'_>) -> Option<[f64; 2]> {
+    let steps = it.steps.as_ref().filter(|_| it.run.has_stages())?;
+    Some(steps.each_ref().map(Timeline::bubble))
+}
+
 /// The time of a step, and the idle time of pipelines. With doubts about the times, the table has no speed-ups.
 fn times(outcomes: &[Outcome<'_>], doubts: &[Doubt]) -> Table {
     let stages = outcomes.iter().any(|it| it.run.has_stages());
@@ -209,9 +271,6 @@ fn of_times(all: &[Outcome<'_>], doubts: &[Doubt]) -> String {
             " The prediction of the idle time is off by {off:.0} % of a step at most: it leaves out messages and other \
              programs."
         );
-        if splits.iter().any(|it| it.run.mesh.data > 1) {
-            text += " A sum over replicas is predicted as additions, without messages.";
-        }
     }
     text
 }
@@ -273,8 +332,11 @@ fn of_memory(all: &[Outcome<'_>]) -> String {
     if let Some(one) = alone.first() {
         text += &format!(" One device alone needs {} MB.", megabytes(one.bytes()));
     }
-    let errors = splits.iter().filter_map(error_of_bytes).filter(|it| it.is_finite());
-    if let Some(error) = errors.reduce(f64::max) {
+    let errors = splits.iter().flat_map(|it| {
+        let held = it.trained.held.iter().enumerate();
+        held.filter_map(|(device, held)| Some(it.run.held(device)?.peak.largest_error(held.peak)))
+    });
+    if let Some(error) = errors.filter(|it| it.is_finite()).reduce(f64::max) {
         let percent = (100.0 * error).ceil();
         text += &format!(" The predicted peaks of all kinds are off by {percent:.0} % at most.");
     }
@@ -283,11 +345,67 @@ fn of_memory(all: &[Outcome<'_>]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use model_parallel::{Bytes, Timeline};
+    use clap::Parser as _;
+    use model_parallel::Bytes;
+    use model_parallel::instructions::{Action, Instruction};
+    use model_parallel::layers::Layers;
+    use model_parallel::mesh::Mesh;
+    use model_parallel::simulate::Span;
 
     use super::*;
-    use crate::outcome::tests::{outcomes, step, ways};
-    use crate::plan::Way;
+    use crate::arguments::Arguments;
+
+    /// The ways of a program with such flags, on two devices.
+    fn ways(flags: &str) -> Vec<Way> {
+        let flags = ["model-parallel"].into_iter().chain(flags.split_whitespace());
+        let (flags, mesh, layers) =
+            (Arguments::parse_from(flags), Mesh::pipeline(2), Layers::lenet());
+        flags.ways(mesh, &layers, &mut Vec::new()).expect("ways")
+    }
+
+    /// Results with these times of a step, in seconds. Everything else is the same for all ways.
+    fn outcomes<'a>(ways: &'a [Way], times: &[f64]) -> Vec<Outcome<'a>> {
+        let summary = Summary {
+            dtype: "f32".to_owned(),
+            epochs_trained: 1.0,
+            seconds_per_epoch: 10.0,
+            ..Summary::default()
+        };
+        let outcome = |(run, &seconds_per_step)| {
+            let (trained, summary) = (Trained::default(), summary.clone());
+            Outcome { run, trained, summary, seconds_per_step, errors: [None; 2], steps: None }
+        };
+        ways.iter().zip(times).map(outcome).collect()
+    }
+
+    /// One stage that is busy for a second, and done after so many.
+    fn step(makespan: f64) -> Timeline {
+        let span = |action, start, end| Span {
+            stage: 0,
+            instruction: Instruction { unit: 0, action },
+            held: Bytes::default(),
+            start,
+            end,
+        };
+        let spans = vec![
+            span(Action::Forward(0), 0.0, 1.0),
+            span(Action::SendActivation(0), 1.0, makespan),
+        ];
+        Timeline { stages: 1, spans }
+    }
+
+    #[test]
+    fn the_middle_step_is_shown_and_the_first_does_not_count() {
+        let of = |makespans: &[f64]| {
+            let steps: Vec<_> = makespans.iter().map(|&end| step(end)).collect();
+            Timeline::median(&steps, Timeline::bubble).cloned()
+        };
+        assert_eq!(of(&[100.0, 4.0, 2.0, 50.0]), Some(step(4.0)));
+        assert_eq!(step(4.0).bubble(), 0.75);
+        // One step is better than none.
+        assert_eq!(of(&[10.0]), Some(step(10.0)));
+        assert_eq!(of(&[]), None);
+    }
 
     /// One device, one device on micro-batches, and two schedules.
     fn four() -> Vec<Way> {

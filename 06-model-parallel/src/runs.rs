@@ -32,6 +32,7 @@ use crate::execute::{Executor, Held};
 use crate::gantt::chart;
 use crate::gpt::Gpt;
 use crate::layers::{Layers, ParameterSpec};
+use crate::mesh::Mesh;
 use crate::partition::{self, Setting};
 use crate::{Cost, Timeline};
 
@@ -42,7 +43,7 @@ const IMAGES_ON_A_CPU: (usize, usize) = (10_240, 2_000);
 const TRIES: usize = 5;
 
 /// The flags of a GPT and its text. The width is a flag of the program.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default, PartialEq)]
 #[command(next_help_heading = "What to train")]
 #[expect(missing_docs, reason = "the flags explain themselves")]
 pub struct GptArguments {
@@ -78,12 +79,52 @@ pub struct RunArguments {
     #[command(flatten)]
     pub reports: ReportArguments,
 
+    /// Replicas, stages, and parts of a layer, such as 2x2x1
+    #[arg(long, help_heading = "Splitting the model", value_name = "DxPxT")]
+    pub mesh: Option<Mesh>,
+
     /// Draw a step of each run, measured and predicted
     #[arg(long, help_heading = "Output", value_name = "FILE.svg")]
     pub gantt: Option<PathBuf>,
 }
 
 impl RunArguments {
+    /// The devices of this process, and the mesh of all devices: the mesh of `--mesh`, or the usual one of so many devices. Fails
+    /// with a [`UsageError`] when there are no such devices.
+    pub fn plan(
+        &self,
+        launch: &Launch,
+        usual: impl Fn(usize) -> Mesh,
+    ) -> Result<(DevicePlan, Mesh), UsageError> {
+        let asked = self.mesh.map(|mesh| mesh.devices()).or(self.launch.devices);
+        let (several, devices) = launch.plan(&self.launch.each, asked)?;
+        Ok((several, self.mesh.unwrap_or(usual(devices))))
+    }
+
+    /// Refuses processes that cannot send each other tensors, a mesh of another number of devices than `--devices`, and a batch
+    /// that is too small for `each` micro-batches on each replica.
+    pub fn check(&self, launch: &Launch, mesh: Mesh, each: usize) -> Result<(), UsageError> {
+        let (of_mesh, devices) = (mesh.devices(), self.launch.devices.unwrap_or(mesh.devices()));
+        let (batch_size, pieces) = (self.train.batch_size, mesh.data * each);
+        Err(UsageError::new(if !launch.has_messages() {
+            "ranks send each other tensors, and NCCL, which alone connects these processes, has no messages between two: start \
+             them with mpirun"
+                .to_owned()
+        } else if devices != of_mesh {
+            format!(
+                "--mesh {mesh} has {of_mesh} devices, and --devices is {devices}: leave one of the two out"
+            )
+        } else if batch_size < pieces {
+            let replicas = counted(mesh.data, "replica");
+            format!(
+                "--batch-size {batch_size} cannot be cut into {pieces} micro-batches ({replicas} × {each}): take at least \
+                 {pieces}"
+            )
+        } else {
+            return Ok(());
+        }))
+    }
+
     /// The GPT of these flags, of such a width, and its sizes. Fails with a [`UsageError`] for flags of images, and when heads do
     /// not divide the width.
     pub fn gpt(&self, width: Option<u32>) -> Result<(Layers, NetworkSize)> {
@@ -105,17 +146,11 @@ impl RunArguments {
 
     /// Refuses flags of a GPT for another model.
     pub fn check_no_gpt(&self) -> Result<(), UsageError> {
-        match &self.gpt {
-            GptArguments {
-                blocks: None,
-                heads: None,
-                context: None,
-                text: TextArguments { text: None },
-            } => Ok(()),
-            _ => Err(UsageError::new(
-                "--blocks, --heads, --context and --text are about --model gpt",
-            )),
+        if self.gpt == GptArguments::default() {
+            return Ok(());
         }
+        let text = "--blocks, --heads, --context and --text are about --model gpt";
+        Err(UsageError::new(text))
     }
 }
 
@@ -156,13 +191,13 @@ pub struct Training {
 
 impl Training {
     /// Loads the data, and opens the files of flags. All processes call this together, with the devices of this process and
-    /// the number of all processes' devices. A batch has so many `shards`. `weights` and `activations` are the copies that
-    /// all devices hold at a time. Fails as [`TrainArguments::prepare`] does.
+    /// the mesh of all. `weights` and `activations` are the copies that all devices hold at a time. Fails as
+    /// [`TrainArguments::prepare`] does.
     pub fn prepare(
         launch: &Launch,
         flags: &mut RunArguments,
         (layers, size): (Layers, NetworkSize),
-        (several, world_size, shards): (DevicePlan, usize, usize),
+        (several, mesh): (DevicePlan, Mesh),
         (weights, activations): (usize, usize),
         of_runs: Vec<String>,
     ) -> Result<Self> {
@@ -172,14 +207,14 @@ impl Training {
         let part = !of_tokens && sizing::limit_images(train, &several, IMAGES_ON_A_CPU);
         let notes = launch.note(&several).into_iter().chain(sizing::note(None, part));
         let mut notes: Vec<String> = notes.chain(of_runs).collect();
-        let batches = several.len() as f64 / world_size as f64;
+        let batches = several.len() as f64 / mesh.devices() as f64;
         let sizes = Footprint::new(size, &several);
         let footprint = Footprint { weights, activations, batches, ..sizes };
         let context = gpt.context.unwrap_or(Gpt::default().context);
         let text = of_tokens.then_some((&gpt.text, context));
         let mut setup = launch.one_first(|first| {
             train.data.follows = !first;
-            train.prepare(reports, shards, shards, &footprint, text)
+            train.prepare(reports, mesh.data, mesh.data, &footprint, text)
         })?;
         notes.extend(setup.data_note.take());
         Ok(Self { setup, layers, notes, several, one })
@@ -200,18 +235,18 @@ impl Training {
         if devices == 1 { &self.one } else { &self.several }
     }
 
-    /// Measures the cost of units on a device. A batch has so many micro-batches.
+    /// Measures the cost of units on a device. A batch has so many micro-batches, and so many ranks share each layer.
     pub fn costs(
         &self,
         device: &ComputeDevice,
         units: &[Range<usize>],
-        micro_batches: usize,
+        (micro_batches, parts): (usize, usize),
         optimizer: &mut (dyn Optimizer + Send),
     ) -> Result<Vec<Cost>> {
         let Self { setup, layers, .. } = self;
         let batch = setup.options.batch_size.min(setup.data.train.len());
         let rows = batch.div_ceil(micro_batches);
-        let setting = Setting { sample: self.sample(), rows, tries: TRIES };
+        let setting = Setting { sample: self.sample(), rows, tries: TRIES, parts };
         let (dtype, on) = (setup.dtype, device.tensors());
         Ok(device.run(|| partition::measure(layers, units, setting, dtype, on, optimizer))?)
     }

@@ -3,11 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
 use model_parallel::Action::{
-    AllReduce, Backward, BackwardInput, BackwardWeight, Forward, ForwardOnly, RecvActivation,
-    RecvGradient, SendActivation, SendGradient, Update,
+    AllReduce, Backward, BackwardInput, BackwardWeight, Forward, ForwardOnly, Recompute,
+    RecvActivation, RecvGradient, SendActivation, SendGradient, Update,
 };
 
 use crate::prelude::*;
+
+const ONCE: &str = "Every micro-batch passes a unit forward once and backward once, its activations are kept once, every \
+                    message is sent once, and every unit is summed and updated once";
 
 /// A schedule that is about to be broken.
 struct Edit(Schedule);
@@ -249,10 +252,7 @@ fn a_task_is_done_twice() {
             "instruction 15, AllReduce of unit 2",
         ),
     ] {
-        edit.rejected(&format!(
-            "{step}: {first}, has done that already. Every micro-batch passes a unit forward once and backward once, \
-             every message is sent once, and every unit is summed and updated once"
-        ));
+        edit.rejected(&format!("{step}: {first}, has done that already. {ONCE}"));
     }
 }
 
@@ -269,25 +269,13 @@ fn generated(kind: Kind, stages: usize) -> impl Iterator<Item = Schedule> {
     })
 }
 
-/// The law that a schedule without this instruction breaks.
-fn law(schedule: &Schedule, deleted: Instruction) -> String {
-    if let Some(message) = schedule.message(deleted) {
-        let (from, to) = (message.from, message.to);
-        let other = match message.sends {
-            true => format!("stage {to} waits for it"),
-            false => format!("stage {from} sends it"),
-        };
-        return format!(", and {other}. A message is sent once and received once");
-    }
-    let law = match deleted.action {
-        Forward(_) | ForwardOnly(_) => "Every micro-batch passes every unit forward once",
-        AllReduce => "Every replica has gradients, and the update needs the sum of all",
-        Update => "Every unit with something to train is updated once",
-        _ => {
-            "Every micro-batch passes every unit with something to train backward once, in one piece or in both halves"
-        }
-    };
-    format!(". {law}")
+/// The end of the sentence about a schedule without this instruction.
+fn never_done(schedule: &Schedule, deleted: Instruction) -> String {
+    let other = schedule.message(deleted).map(|it| match it.sends {
+        true => format!(", and stage {} waits for it", it.to),
+        false => format!(", and stage {} sends it", it.from),
+    });
+    format!("{}. {ONCE}", other.unwrap_or_default())
 }
 
 #[test]
@@ -308,14 +296,22 @@ fn every_single_deletion_is_refused_by_its_law() {
             for position in 0..schedule.lists[stage].len() {
                 let mut broken = schedule.clone();
                 let deleted = broken.lists[stage].remove(position);
-                let law = law(&schedule, deleted);
-                Edit(broken).rejected(&format!("stage {stage} never does {deleted}{law}"));
+                let end = never_done(&schedule, deleted);
+                Edit(broken).rejected(&format!("stage {stage} never does {deleted}{end}"));
                 deletions += 1;
             }
         }
     }
     println!("{deletions} deletions");
     assert!(deletions > 10_000);
+}
+
+#[test]
+fn activations_are_kept_once() {
+    let never = format!("stage 0 never does Recompute(0) of unit 0. {ONCE}");
+    one_f_one_b().replace(0, Forward(0), ForwardOnly(0)).rejected(&never);
+    let twice = "stage 0, instruction 2, Recompute(0) of unit 0: instruction 0, Forward(0) of unit 0, has done that already";
+    one_f_one_b().put(0, 2, Recompute(0)).rejected(&format!("{twice}. {ONCE}"));
 }
 
 #[test]
@@ -327,8 +323,7 @@ fn several_tasks_are_forgotten() {
         (zb_h1().drop(2, BackwardInput(3)).drop(2, SendGradient(3)), "BackwardInput(3)"),
     ] {
         let found = check(edit.0, UNBOUNDED).unwrap_err().to_string();
-        let expected = format!("stage 2 never does {missing} of unit 2. Every micro-batch passes ");
-        assert!(found.starts_with(&expected), "{found}");
+        assert_eq!(found, format!("stage 2 never does {missing} of unit 2. {ONCE}"));
     }
 }
 
@@ -378,28 +373,8 @@ fn an_instruction_does_not_exist() {
             "stage 0, instruction 40, Update of unit 1: unit 1 is on stage 1",
         ),
         (
-            one_f_one_b().put(0, 0, RecvActivation(0)),
-            "stage 0, instruction 0, RecvActivation(0) of unit 0: this is the beginning of the model: its input is the \
-             data, which no other stage sends, and which needs no gradient",
-        ),
-        (
-            one_f_one_b().put(2, 2, SendActivation(0)),
-            "stage 2, instruction 2, SendActivation(0) of unit 2: this is the end of the model: its activation goes into \
-             the loss, and its gradient begins at the loss",
-        ),
-        (
-            interleaved(1, 2).put(0, 1, SendActivation(0)),
-            "stage 0, instruction 1, SendActivation(0) of unit 0: the neighbouring unit is on the same stage, without a \
-             message",
-        ),
-        (
             one_f_one_b().put(0, 16, AllReduce),
             "stage 0, instruction 16, AllReduce of unit 0: there is one replica, and nothing to sum over",
-        ),
-        (
-            one_f_one_b().replace(0, Forward(0), ForwardOnly(0)),
-            "stage 0, instruction 0, ForwardOnly(0) of unit 0: a unit that is trained keeps its activations for the \
-             backward pass: this is Forward, or a Recompute comes later",
         ),
         (
             replicas().replace(0, ForwardOnly(0), Forward(0)),
@@ -409,14 +384,31 @@ fn an_instruction_does_not_exist() {
     ] {
         edit.rejected(message);
     }
+    let no_message = "there is no such message: the neighbouring unit is missing or on the same stage, or nobody needs the gradient";
+    for (edit, step) in [
+        (
+            one_f_one_b().put(0, 0, RecvActivation(0)),
+            "stage 0, instruction 0, RecvActivation(0) of unit 0",
+        ),
+        (
+            one_f_one_b().put(2, 2, SendActivation(0)),
+            "stage 2, instruction 2, SendActivation(0) of unit 2",
+        ),
+        (
+            interleaved(1, 2).put(0, 1, SendActivation(0)),
+            "stage 0, instruction 1, SendActivation(0) of unit 0",
+        ),
+    ] {
+        edit.rejected(&format!("{step}: {no_message}"));
+    }
     for (stage, action, law) in [
         (0, Backward(0), "this unit has nothing to train"),
         (0, BackwardInput(1), "this unit has nothing to train"),
         (0, BackwardWeight(2), "this unit has nothing to train"),
         (0, AllReduce, "this unit has nothing to train"),
         (0, Update, "this unit has nothing to train"),
-        (0, RecvGradient(0), "nobody needs this gradient: there is nothing to train before"),
-        (1, SendGradient(0), "nobody needs this gradient: there is nothing to train before"),
+        (0, RecvGradient(0), no_message),
+        (1, SendGradient(0), no_message),
     ] {
         let unit = stage;
         let step = format!("stage {stage}, instruction 2, {}", Instruction { unit, action });
@@ -459,10 +451,10 @@ fn nothing_to_do() {
 fn every_send_waits_for_its_receiver() {
     one_f_one_b().rejected_with(
         0,
-        "deadlock with channels that hold 0 messages: stage 1 (instruction 5, \
-         SendActivation(1) of unit 1) waits for stage 2 to receive, stage 2 (instruction 3, \
-         SendGradient(0) of unit 2) waits for stage 1 to receive. Channels that hold 1 \
-         message would do",
+        "deadlock with channels that hold 0 messages: stage 1, instruction \
+         5, SendActivation(1) of unit 1 waits for stage 2; stage 2, \
+         instruction 3, SendGradient(0) of unit 2 waits for stage 1. \
+         Channels that hold 1 message would do",
     );
 }
 // ANCHOR_END: deadlock
@@ -478,10 +470,10 @@ fn mixed(micro_batches: usize) -> Edit {
 fn stages_of_different_kinds_need_larger_channels() {
     mixed(4).rejected_with(
         1,
-        "deadlock with channels that hold 1 message: stage 0 (instruction 7, \
-         SendActivation(3) of unit 0) waits for stage 1 to receive, stage 1 (instruction 7, \
-         SendGradient(1) of unit 1) waits for stage 0 to receive. Channels that hold 2 messages \
-         would do",
+        "deadlock with channels that hold 1 message: stage 0, instruction \
+         7, SendActivation(3) of unit 0 waits for stage 1; stage 1, \
+         instruction 7, SendGradient(1) of unit 1 waits for stage 0. \
+         Channels that hold 2 messages would do",
     );
     // The smallest capacity is found, however large it is.
     for micro_batches in 1..20 {
@@ -501,26 +493,26 @@ fn stages_wait_in_a_circle_that_no_channel_opens() {
         (
             // A stage waits for what it has yet to cause.
             gpipe().swap(0, SendActivation(3), RecvGradient(0)),
-            "stage 0 (instruction 7, RecvGradient(0) of unit 0) waits for stage 1 to send, stage 1 (instruction 9, \
-             RecvActivation(3) of unit 1) waits for stage 0 to send",
+            "stage 0, instruction 7, RecvGradient(0) of unit 0 waits for stage 1; stage 1, instruction 9, \
+             RecvActivation(3) of unit 1 waits for stage 0",
         ),
         (
             // Stages 0 and 1 wait for the circle, and are not part of it.
             interleaved(4, 4).at_first(0, RecvActivation(0)).at_first(2, RecvGradient(0)),
-            "stage 2 (instruction 0, RecvGradient(0) of unit 6) waits for stage 3 to send, stage 3 (instruction 0, \
-             RecvActivation(0) of unit 3) waits for stage 2 to send",
+            "stage 2, instruction 0, RecvGradient(0) of unit 6 waits for stage 3; stage 3, instruction 0, \
+             RecvActivation(0) of unit 3 waits for stage 2",
         ),
         (
             // Chunks make a ring of the stages: stage 0 is also behind stage 2.
             interleaved(3, 3).at_first(0, RecvActivation(0)),
-            "stage 0 (instruction 0, RecvActivation(0) of unit 3) waits for stage 2 to send, stage 2 (instruction 0, \
-             RecvActivation(0) of unit 2) waits for stage 1 to send, stage 1 (instruction 0, RecvActivation(0) of unit \
-             1) waits for stage 0 to send",
+            "stage 0, instruction 0, RecvActivation(0) of unit 3 waits for stage 2; stage 2, instruction 0, \
+             RecvActivation(0) of unit 2 waits for stage 1; stage 1, instruction 0, RecvActivation(0) of unit \
+             1 waits for stage 0",
         ),
     ] {
         edit.rejected(&format!(
-            "deadlock with channels that hold any number of messages: {circle}. No channel helps, however much it \
-             holds: each needs what another has yet to send"
+            "deadlock with channels that hold any number of messages: {circle}. No channel helps, however much \
+             it holds: each needs what another has yet to send"
         ));
     }
 }

@@ -9,6 +9,7 @@ use concise_wrapper::slow_link::parse_speed;
 use datasets::{CLASSES, PIXELS};
 use harness::cli::{SVG, UsageError, each_once, whole};
 use model_parallel::layers::Layers;
+use model_parallel::mesh::Mesh;
 use model_parallel::runs::RunArguments;
 use sharded_state::Strategy;
 use trainer::memory::NetworkSize;
@@ -42,6 +43,7 @@ Examples:
 #[command(mut_arg("batch_size", |size| size.default_value("256").default_value_if("model", "gpt", "32")))]
 #[command(mut_arg("epochs", |epochs| epochs.default_value("2").default_value_if("model", "gpt", "1")))]
 #[command(mut_arg("dtype", |dtype| dtype.value_parser(element_type)))]
+#[command(mut_arg("mesh", |mesh| mesh.help_heading("Sharing the state").help("Replicas, 1, and parts of a layer, such as 2x1x2")))]
 pub(crate) struct Arguments {
     /// The network: dense or gpt
     #[arg(long, value_enum, default_value_t = ModelKind::Dense, help_heading = "What to train")]
@@ -69,7 +71,7 @@ pub(crate) struct Arguments {
     /// ddp, zero1, zero2, zero3 or zero3+prefetch, each also with +recompute [default: six of them]
     #[arg(long, help_heading = "Sharing the state", value_name = "NAME,…", value_delimiter = ',', value_parser = str::parse::<Strategy>,
           default_value = "ddp,zero1,zero2,zero3,zero3+prefetch,zero3+recompute", hide_default_value = true,
-          default_value_if("devices", "1", None))]
+          default_value_ifs([("devices", "1", None), ("mesh", "1x1x1", None)]))]
     strategy: Vec<Strategy>,
 
     /// Micro-batches of each device in a step
@@ -78,7 +80,7 @@ pub(crate) struct Arguments {
     pub(crate) micro_batches: usize,
 
     /// +recompute is about every N-th unit [default: 1]
-    #[arg(long, help_heading = "Sharing the state", value_name = "N",
+    #[arg(long, help_heading = "Sharing the state", value_name = "N", hide_short_help = true,
           value_parser = whole::<usize>(1..=1024))]
     recompute: Option<usize>,
 
@@ -89,7 +91,7 @@ pub(crate) struct Arguments {
     /// Draw the list of each strategy, and train nothing
     // Flags of environment variables may be there for other commands.
     #[arg(long, help_heading = "Output", conflicts_with_all = [
-        "model", "width", "warm_up", "blocks", "heads", "context", "text", "data", "train_size", "test_size", "epochs", "batch_size", "lr", "seed", "dtype", "device", "threads_per_device", "tf32",
+        "model", "mesh", "width", "warm_up", "blocks", "heads", "context", "text", "data", "train_size", "test_size", "epochs", "batch_size", "lr", "seed", "dtype", "device", "threads_per_device", "tf32",
         "slow_link", "gantt", "checkpoint", "every", "keep", "resume", "metrics", "plot", "trace", "timeline",
     ])]
     pub(crate) draw: bool,
@@ -133,10 +135,11 @@ impl Arguments {
         }
     }
 
-    /// Refuses flags that contradict each other, or that make no sense on so many devices, and files that cannot be written. A
+    /// Refuses flags that contradict each other, or that make no sense on such a mesh, and files that cannot be written. A
     /// process that does not speak writes no files.
-    pub(crate) fn check(&mut self, launch: &Launch, devices: usize) -> Result<(), UsageError> {
-        let (batch_size, pieces) = (self.common.train.batch_size, devices * self.micro_batches);
+    pub(crate) fn check(&mut self, launch: &Launch, mesh: Mesh) -> Result<(), UsageError> {
+        // A drawing has no batch.
+        self.common.check(launch, mesh, if self.draw { 0 } else { self.micro_batches })?;
         let recomputes = self.strategy.iter().any(|it| it.recomputes.is_some());
         each_once("--strategy", &self.strategy, Strategy::to_string)?;
         let of_other = match self.model {
@@ -146,12 +149,13 @@ impl Arguments {
         if self.model != ModelKind::Gpt {
             self.common.check_no_gpt()?;
         }
-        let cannot_be_cut = format!(
-            "--batch-size {batch_size} cannot be cut into {pieces} micro-batches ({devices} devices × {}): take at least {pieces}",
-            self.micro_batches
+        let of_stages = format!(
+            "--mesh {mesh} has {} stages, and this program has no pipelines: take --mesh {}",
+            mesh.pipeline,
+            Mesh { pipeline: 1, ..mesh }
         );
-        Err(UsageError::new(if !launch.has_messages() {
-            "chunks are messages, and NCCL, which alone connects these processes, has no messages between two: start them with mpirun"
+        Err(UsageError::new(if mesh.pipeline > 1 {
+            &of_stages
         } else if of_other {
             "--widths is about --model dense, and --width is about --model gpt"
         } else if self.slow_link.is_some() && launch.processes().is_some() {
@@ -160,8 +164,8 @@ impl Arguments {
             "--recompute is about strategies with +recompute: take one, such as --strategy zero3+recompute"
         } else if self.checkpoints.is_some() && self.strategy.len() != 1 {
             "--checkpoint keeps the state of one strategy: take one, such as --strategy zero3"
-        } else if batch_size < pieces && !self.draw {
-            &cannot_be_cut
+        } else if self.checkpoints.is_some() && mesh.tensor > 1 {
+            "--checkpoint keeps chunks of whole layers: take a mesh without parts of a layer, such as --mesh 2x1x1"
         } else {
             let RunArguments { reports, gantt, train, .. } = &mut self.common;
             if !launch.speaks() {

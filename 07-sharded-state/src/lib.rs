@@ -6,14 +6,12 @@
 //! [`mod@unit`]).
 
 pub mod checkpoint;
-pub mod counted;
 pub mod flat;
 pub mod memory;
 pub mod strategies;
 pub mod unit;
 
 pub use checkpoint::Sets;
-pub use counted::Counted;
 pub use unit::Sharded;
 
 use std::fmt;

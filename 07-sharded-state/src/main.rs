@@ -34,9 +34,9 @@ fn run() -> anyhow::Result<()> {
         (&prepared.runs, &mut outputs),
         |run| (&run.name, run.name.clone()),
         |run, report| {
-            let slow = prepared.slowness().filter(|_| run.replicas > 1);
+            let slow = prepared.slowness().filter(|_| run.mesh.devices() > 1);
             let slow = slow.map(|it| SlowNetwork::new(it, prepared.flags.common.launch.timeout()));
-            let plan = prepared.training.plan(run.replicas);
+            let plan = prepared.training.plan(run.mesh.devices());
             let reports = report.of_ranks(plan.len()).into_iter();
             let tasks = reports.map(|report| (run, &prepared, slow.as_ref(), report)).collect();
             Ok(launch.run(plan, tasks, train_rank)?.swap_remove(0))

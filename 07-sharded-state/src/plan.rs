@@ -4,9 +4,12 @@ use anyhow::Result;
 use concise_wrapper::launch::Launch;
 use concise_wrapper::optimizer::AdamW;
 use concise_wrapper::slow_link::Slowness;
+use harness::cli::UsageError;
+use harness::report::counted;
 use harness::report::file::LazyFile;
 use model_parallel::execute::Held;
-use model_parallel::runs::{RunArguments, Training};
+use model_parallel::mesh::Mesh;
+use model_parallel::runs::Training;
 use model_parallel::{Checked, Timeline, UNBOUNDED, check, partition};
 use sharded_state::{Sharing, Strategy, memory};
 
@@ -24,7 +27,7 @@ pub(crate) struct Prepared {
 pub(crate) struct Run {
     pub(crate) name: String,
     pub(crate) strategy: Strategy,
-    pub(crate) replicas: usize,
+    pub(crate) mesh: Mesh,
     pub(crate) checked: Checked,
     /// The predicted step, and the predicted bytes of a rank.
     pub(crate) step: Timeline,
@@ -38,27 +41,34 @@ impl Prepared {
         if flags.draw {
             return draw(&mut flags, launch).map(|()| None);
         }
-        let RunArguments { launch: asked, .. } = &flags.common;
-        let (several, devices) = launch.plan(&asked.each, asked.devices)?;
-        flags.check(launch, devices)?;
+        let of_replicas = |data| Mesh { data, ..Mesh::pipeline(1) };
+        let (several, mesh) = flags.common.plan(launch, of_replicas)?;
+        flags.check(launch, mesh)?;
         let model = flags.network()?;
+        let mut notes = Vec::new();
+        if mesh.tensor > 1 {
+            model.0.check_parts(mesh.tensor).map_err(UsageError::new)?;
+            let replicas = counted(mesh.data, "replica");
+            notes.push(format!("{replicas}, each with {} parts of every layer", mesh.tensor));
+        }
         let units = model.0.len();
-        let run = |(name, strategy, replicas): (String, Strategy, usize)| {
-            let schedule = strategy.schedule(units, flags.micro_batches, replicas);
+        let run = |(name, strategy, mesh): (String, Strategy, Mesh)| {
+            let schedule = strategy.schedule(units, flags.micro_batches, mesh.data);
             let (checked, held) = (check(schedule, UNBOUNDED)?, Held::default());
-            Ok(Run { name, strategy, replicas, checked, step: Timeline::joined(None), held })
+            Ok(Run { name, strategy, mesh, checked, step: Timeline::joined(None), held })
         };
         // Each process has a device, so no process trains alone. A resumed run waits for nobody.
         let trains_alone = launch.processes().is_none() && flags.checkpoints.is_none();
-        let alone = trains_alone.then(|| ("one device".to_owned(), Sharing::Ddp.plain(), 1));
-        let shared = flags.strategies().into_iter().map(|it| (it.to_string(), it, devices));
-        let runs = alone.into_iter().chain(shared).map(run).collect::<Result<Vec<_>>>()?;
+        let alone = ("one device".to_owned(), Sharing::Ddp.plain(), of_replicas(1));
+        let shared = flags.strategies().into_iter().map(|it| (it.to_string(), it, mesh));
+        let runs = trains_alone.then_some(alone).into_iter().chain(shared).map(run);
+        let runs = runs.collect::<Result<Vec<_>>>()?;
         // Parameters, gradients, moments and copies on their way of each device. Each run keeps its results and its threads'
-        // memory. A unit keeps its input and its output.
-        let copies = (8 * several.len() + 4 * runs.len(), 2);
-        let plan = (several, devices, devices);
+        // memory. A unit keeps its input and its output, on each rank of a group.
+        let copies = (8 * several.len() + 4 * runs.len(), 2 * mesh.tensor);
+        let plan = (several, mesh);
         let mut training =
-            Training::prepare(launch, &mut flags.common, model, plan, copies, Vec::new())?;
+            Training::prepare(launch, &mut flags.common, model, plan, copies, notes)?;
         let metrics = training.setup.outputs.metrics.as_mut();
         let resumes = flags.checkpoints.as_ref().is_some_and(|it| it.resume.is_some());
         metrics.filter(|_| resumes).into_iter().for_each(LazyFile::resume);
@@ -75,9 +85,11 @@ impl Prepared {
         let (slowness, Self { flags, training, runs }) = (self.slowness(), self);
         let (device, units) =
             (training.several.slots()[0].open()?, partition::each(&training.layers));
-        for of_ranks in runs.chunk_by_mut(|a, b| a.replicas == b.replicas) {
-            let (ranks, adamw) = (of_ranks[0].replicas, &mut AdamW::default());
-            let mut costs = training.costs(&device, &units, ranks * flags.micro_batches, adamw)?;
+        for of_ranks in runs.chunk_by_mut(|a, b| a.mesh == b.mesh) {
+            let (Mesh { data: ranks, tensor, .. }, adamw) =
+                (of_ranks[0].mesh, &mut AdamW::default());
+            let pieces = (ranks * flags.micro_batches, tensor);
+            let mut costs = training.costs(&device, &units, pieces, adamw)?;
             for cost in &mut costs {
                 // Around a ring, a rank sends all chunks but one, for each half of an all-reduce.
                 let half = cost.parameters * (ranks - 1) / ranks;

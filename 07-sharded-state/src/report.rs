@@ -26,7 +26,7 @@ pub(crate) fn outcome<'a>(
     (launch, Prepared { training, .. }): (&Launch, &Prepared),
     outputs: &mut Outputs,
 ) -> anyhow::Result<Outcome<'a>> {
-    let plan = training.plan(run.replicas);
+    let plan = training.plan(run.mesh.devices());
     let steps = (Some(&run.step), Timeline::makespan as fn(&_) -> _);
     let of_run = (run, &*run.name, run.name.clone(), plan);
     let outcome = Outcome::new(of_run, trained, first, steps, (launch, &training.setup), outputs)?;
@@ -71,13 +71,16 @@ fn table(all: &[Outcome<'_>]) -> Table {
     let mut table = table.column("sent", 0).column("s/step", 0).column("loss", 5);
     for Outcome { run, trained, seconds_per_step, .. } in all {
         let loss = trained.records.last().map_or(f64::NAN, |record| record.train_loss);
-        for (name, Held { peak, total, sent }, time, loss) in [
-            (&*run.name, trained.held[0], *seconds_per_step, format!("{loss:.4}")),
-            ("  predicted", run.held, run.step.makespan(), String::new()),
+        let [sent, predicted] = [trained.held[0], run.held].map(|it| megabytes(it.sent));
+        // The formula leaves out activations, which the parts of a layer send.
+        let predicted = if run.mesh.tensor > 1 { "–".to_owned() } else { predicted };
+        for (name, Held { peak, total, .. }, sent, time, loss) in [
+            (&*run.name, trained.held[0], sent, *seconds_per_step, format!("{loss:.4}")),
+            ("  predicted", run.held, predicted, run.step.makespan(), String::new()),
         ] {
             let Bytes { parameters, gradients, optimizer, activations, .. } = peak;
-            let bytes = [parameters, gradients, optimizer, activations, total, sent];
-            let cells = bytes.map(megabytes).into_iter().chain([seconds(time), loss]);
+            let bytes = [parameters, gradients, optimizer, activations, total];
+            let cells = bytes.map(megabytes).into_iter().chain([sent, seconds(time), loss]);
             table.row([name.to_owned()].into_iter().chain(cells));
         }
     }
@@ -87,7 +90,7 @@ fn table(all: &[Outcome<'_>]) -> Table {
 /// Names the strategy of the least memory and its price, the error of the predicted peaks, and the difference of the weights.
 fn conclusion(all: &[Outcome<'_>], doubts: &[Doubt]) -> String {
     let mut text = Vec::new();
-    let several = || all.iter().filter(|it| it.run.replicas > 1);
+    let several = || all.iter().filter(|it| it.run.mesh.devices() > 1);
     let least = several().min_by_key(|it| it.bytes()).zip(several().next());
     if let Some((least, first)) = least.filter(|(a, b)| a.run.name != b.run.name) {
         let [bytes, of_first] = [least, first].map(|it| megabytes(it.bytes()));

@@ -27,14 +27,15 @@ pub fn passes(units: usize, micro_batches: usize) -> List {
 }
 
 /// One device: the passes, then the updates.
-pub fn alone(mut passes: List) -> List {
-    passes.extend(units(&passes).into_iter().rev().map(|unit| of(unit, Update)));
-    passes
+pub fn alone(passes: List) -> List {
+    then(passes, Update)
 }
 
-/// The units of a list, in the order of the forward passes.
-fn units(list: &List) -> Vec<usize> {
-    list.iter().map(|it| it.unit).unique().collect()
+/// Adds an instruction of each unit to the end, the last unit first.
+fn then(mut list: List, action: Action) -> List {
+    let units = list.iter().map(|it| it.unit).unique().collect_vec();
+    list.extend(units.into_iter().rev().map(|unit| of(unit, action)));
+    list
 }
 // ANCHOR_END: passes
 
@@ -61,9 +62,8 @@ pub fn summed(list: List, sum: Action) -> List {
 // ANCHOR: zero
 /// ZeRO 1: the optimizer's state is in chunks. All gradients stay until the end. Then each rank updates its chunk of a
 /// unit, and the unit is gathered again.
-pub fn zero1(mut passes: List) -> List {
-    passes.extend(units(&passes).into_iter().rev().map(|unit| of(unit, ReduceScatter)));
-    gathered_again(updated(passes))
+pub fn zero1(passes: List) -> List {
+    gathered_again(updated(then(passes, ReduceScatter)))
 }
 
 /// ZeRO 2: the gradients are in chunks, too. They travel as soon as they are complete.

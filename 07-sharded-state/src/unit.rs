@@ -64,6 +64,11 @@ impl<M: ModuleT> Sharded<M> {
         self.number
     }
 
+    /// Whether the replica has its chunk alone.
+    pub fn is_freed(&self) -> bool {
+        !self.is_whole.get()
+    }
+
     /// The length of the row of all parameters.
     pub fn row_len(&self) -> usize {
         self.network.row().map_or(0, Tensor::elem_count)
@@ -91,10 +96,6 @@ impl<M: ModuleT> Unit for Sharded<M> {
 
     fn network(&self) -> &Network<M> {
         &self.network
-    }
-
-    fn is_freed(&self) -> bool {
-        !self.is_whole.get()
     }
 
     fn owned(&self) -> &Weights {

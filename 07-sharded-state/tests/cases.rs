@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::device::{on_gpus, plan};
 use crate::layers;
 use candle_core::{DType, Device, Tensor};
+use concise_wrapper::counted::Counted;
 use concise_wrapper::ddp::{Ddp, Reduction};
 use concise_wrapper::optimizer::{AdamW, Momentum, Optimizer, Sgd};
 use concise_wrapper::{Error, Model, Network};
@@ -21,7 +22,7 @@ use model_parallel::mesh::{Axis, Mesh};
 use model_parallel::{Checked, Executor, Gpt, Schedule, UNBOUNDED, check};
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::thread::{Rank, run_ranks};
-use sharded_state::{Counted, Sharded, Sharing, Strategy, flat};
+use sharded_state::{Sharded, Sharing, Strategy, flat};
 use split_batch::loader::LocalBatch;
 use split_batch::split::split_batch;
 

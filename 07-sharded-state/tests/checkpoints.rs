@@ -9,6 +9,7 @@ use std::{env, fs};
 
 use candle_core::{DType, Device};
 use checkpoints::{Checkpoints, Configuration, Resume};
+use concise_wrapper::counted::Counted;
 use concise_wrapper::model::Step;
 use concise_wrapper::optimizer::Optimizer;
 use concise_wrapper::weights::Weights;
@@ -25,7 +26,7 @@ use model_parallel::{Checked, Executor, UNBOUNDED, check};
 use ops::difference::largest_difference;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::thread::Rank;
-use sharded_state::{Counted, Sets, Sharded, Sharing, Strategy};
+use sharded_state::{Sets, Sharded, Sharing, Strategy};
 use split_batch::loader::{LocalBatch, Shards};
 use tempfile::TempDir;
 
@@ -175,7 +176,7 @@ impl Run {
         let unit = |unit: usize, replicas: &_| {
             Sharded::new(unit, layers.build(unit..unit + 1, 1, DType::F64, &Device::Cpu)?, replicas)
         };
-        let (mesh, settings) = (self.mesh(), Settings::default());
+        let (mesh, settings) = (self.mesh(), Settings::IMAGES);
         let executor = Executor::of_units(checked, rank.into(), mesh, &SAMPLE, settings, unit)?;
         let sharing = self.strategy.sharing;
         let is_last = rank.rank() + 1 == self.ranks;

@@ -1,6 +1,7 @@
 //! Under every strategy, an evaluation has the sums of one device.
 
 use candle_core::Device;
+use concise_wrapper::counted::Counted;
 use concise_wrapper::weights::Snapshot;
 use concise_wrapper::{Error, Model as _};
 use datasets::{CLASSES, Dataset, PIXELS};
@@ -10,7 +11,7 @@ use model_parallel::layers::Layers;
 use model_parallel::{Executor, UNBOUNDED, check};
 use params_and_allreduce::communicator::{Alone, Communicator as _};
 use params_and_allreduce::thread::Rank;
-use sharded_state::{Counted, Sharing, Strategy};
+use sharded_state::{Sharing, Strategy};
 use single_gpu::evaluate::BATCH;
 
 use crate::cases::{CASE, Case, Net, Updates, on_ranks};

@@ -6,6 +6,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use candle_core::{Device, Tensor};
+use concise_wrapper::counted::Counted;
 use concise_wrapper::{Error, Model as _};
 use devices::DevicePlan;
 use harness::lock::locked;
@@ -13,7 +14,7 @@ use model_parallel::{UNBOUNDED, check};
 use params_and_allreduce::communicator::{Communicator, Error as CommError, SharedCommunicator};
 use params_and_allreduce::forward;
 use params_and_allreduce::thread::run_ranks;
-use sharded_state::{Counted, Sharing, Strategy};
+use sharded_state::{Sharing, Strategy};
 
 use crate::cases::CASE;
 

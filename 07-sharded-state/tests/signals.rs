@@ -6,6 +6,7 @@ use std::time::Duration;
 use std::{env, process, thread};
 
 use candle_core::Tensor;
+use concise_wrapper::counted::Counted;
 use concise_wrapper::optimizer::{AdamW, Optimizer};
 use concise_wrapper::train;
 use datasets::source::LoadedData;
@@ -18,7 +19,7 @@ use model_parallel::{UNBOUNDED, check};
 use ops::{flatten, linear};
 use params_and_allreduce::communicator::Communicator as _;
 use predicates::str::contains;
-use sharded_state::{Counted, Sharing, Strategy};
+use sharded_state::{Sharing, Strategy};
 
 use crate::cases::{CASE, Case, Net, on_ranks, values};
 

@@ -87,14 +87,13 @@ pub fn measure(
     let slow = slow.map(|slow| SlowNetwork::new(slow, DEFAULT_TIMEOUT));
     let mesh = if parts { Mesh::tensor(plan.len()) } else { Mesh::pipeline(1) };
     let [few, many] = samples.map(|rows| {
-        let setting = Setting { sample, rows, tries: 1 };
+        let setting = Setting { sample, rows, tries: 1, parts: mesh.tensor };
         let of_ranks = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
             let (device, units) = (rank.device(), each(layers));
             let comm = || slow.as_ref().map_or(rank.into(), |slow| slow.slow_down(rank.into()));
             let group = if parts { comm() } else { Alone(device.clone()).into() };
-            let (on, adamw) = ((device, &group), &mut AdamW::default());
-            let mut costs =
-                partition::measure_part(layers, &units, setting, DType::F32, on, adamw)?;
+            let (tensors, adamw) = (DType::F32, &mut AdamW::default());
+            let mut costs = partition::measure(layers, &units, setting, tensors, device, adamw)?;
             let list = Sharing::Ddp.plain().schedule(units.len(), 1, 1);
             let checked = check(list, UNBOUNDED).map_err(|wrong| Error::Model(wrong.into()))?;
             let build = |unit| layers.build_part(unit, 1, DType::F32, device, &group);
@@ -176,7 +175,8 @@ mod tests {
             let (line, other) = (measured(1, [2, 6], false), measured(2, [4, 8], false));
             assert_eq!(all(&line.at(4)), all(&other.at(4)), "{}", layers.name());
             // The whole model as one unit.
-            let (setting, mut adamw) = (Setting { sample, rows: 4, tries: 1 }, AdamW::default());
+            let (setting, mut adamw) =
+                (Setting { sample, rows: 4, tries: 1, parts: 1 }, AdamW::default());
             let device = &candle_core::Device::Cpu;
             let whole: Vec<_> = std::iter::once(0..layers.len()).collect();
             let whole =

@@ -1,131 +1,197 @@
-//! What all ranks of a pipeline settle before the first step: the shapes of messages, and refusals.
+//! A new executor. All stages of a pipeline settle the shapes of their messages, and refuse what does not fit together.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::{Instant, SystemTime};
 
-use candle_core::{DType, Module as _, Shape, Tensor};
-use concise_wrapper::weights::Weights;
-use concise_wrapper::{Error, text};
+use candle_core::{DType, Module as _, ModuleT, Tensor};
+use concise_wrapper::ddp::alike;
+use concise_wrapper::weights::Named;
+use concise_wrapper::{Error, Network, text};
 use model_state::weights::is_buffer;
 use ops::backward::no_grad;
 use params_and_allreduce::communicator::SharedCommunicator;
+use scratch_data_parallel::FixedTree;
 
-use super::unit::Unit;
-use super::{Placed, Settings, batch_of, refuse};
-use crate::check::{Checked, check};
+use super::unit::{Replicas, Unit, Whole, joined, refuse};
+use super::{Executor, Placed, Settings, batch_of, failed};
+use crate::check::{Checked, check, in_one_order};
 use crate::instructions::{Action, Instruction, Schedule, UNBOUNDED};
+use crate::mesh::{Axis, Mesh};
 
 // ANCHOR: begin
-/// The schedule without the gradients of the first units, if these have nothing to train. All stages of a pipeline
-/// call this together.
-///
-/// Otherwise the next unit would compute a gradient that nobody needs, perhaps by another algorithm than one device.
-pub(super) fn behind_nothing_to_train<U: Unit>(
-    checked: &Checked,
-    units: &[Placed<U>],
-    pipeline: &SharedCommunicator,
-) -> Result<Checked, Error> {
-    let trains = |it: &&Placed<U>| !it.unit.owned().parameters.is_empty();
-    let mine = units.iter().find(trains).map(|it| it.number);
-    let Some(first) = text::values(&**pipeline, &mine)?.into_iter().flatten().min() else {
-        return refuse("the model has nothing to train".to_owned());
-    };
-    if first <= checked.schedule().first_trained {
-        return Ok(checked.clone());
+impl<M: ModuleT> Executor<Whole<M>> {
+    /// The executor of a stage on one rank of `mesh`. All ranks call this together.
+    ///
+    /// `networks` are the units of the stage: [`Schedule::units_of`]. From now on their batch norms normalise by
+    /// micro-batch. `sample` is the shape of one sample of the data, such as `[1, 28, 28]`, or `[64]` for 64 tokens. The
+    /// settings are those of images. Fails when mesh, schedule and networks do not fit together, when two stages have a
+    /// tensor of one name, or when another rank stops or stalls.
+    pub fn new(
+        checked: &Checked,
+        networks: Vec<Network<M>>,
+        all: SharedCommunicator,
+        mesh: Mesh,
+        sample: &[usize],
+    ) -> Result<Self, Error> {
+        Self::with(checked, networks, all, mesh, sample, Settings::IMAGES)
     }
-    let schedule = checked.schedule().clone().trained_from(first);
-    check(schedule, UNBOUNDED).map_err(|error| Error::Model(Box::new(error)))
+
+    /// [`new`](Self::new), with other settings.
+    pub fn with(
+        checked: &Checked,
+        networks: Vec<Network<M>>,
+        all: SharedCommunicator,
+        mesh: Mesh,
+        sample: &[usize],
+        settings: Settings,
+    ) -> Result<Self, Error> {
+        let stage = mesh.coordinate(all.rank(), Axis::Pipeline);
+        let (wanted, found) = (checked.schedule().units_of(stage).count(), networks.len());
+        if wanted != found {
+            return refuse(format!("a schedule with {wanted} units on a stage that has {found}"));
+        }
+        let mut networks = networks.into_iter();
+        Self::of_units(checked, all, mesh, sample, settings, |number, replicas| {
+            let network = networks.next().expect("a network for each unit");
+            Ok(Whole::new(number, network, Rc::clone(replicas)))
+        })
+    }
 }
 
-/// Checks that no tensor is in two stages, which would train two copies. All stages of a pipeline call this together,
-/// and the first one finds the tensor.
-pub(super) fn each_in_one_stage<'a>(
+impl<U: Unit> Executor<U> {
+    /// The executor of a stage on one rank of `mesh`. All ranks call this together.
+    ///
+    /// `unit` makes the units of the stage in the order of the model, from their numbers and the connection of the
+    /// replicas. A unit is whole when it is made. If the schedule is sharded, the unit is freed before the next one is
+    /// made. Fails as [`new`](Executor::new) does, and when a unit with batch norms is recomputed, or replicas start
+    /// their collectives in different orders.
+    pub fn of_units(
+        checked: &Checked,
+        all: SharedCommunicator,
+        mesh: Mesh,
+        sample: &[usize],
+        settings: Settings,
+        mut unit: impl FnMut(usize, &Rc<Replicas>) -> Result<U, Error>,
+    ) -> Result<Self, Error> {
+        let schedule = checked.schedule();
+        if (schedule.stages(), schedule.replicas) != (mesh.pipeline, mesh.data) {
+            let (stages, replicas) = (schedule.stages(), schedule.replicas);
+            return refuse(format!(
+                "a schedule of {stages} stages and {replicas} replicas on the mesh {mesh}"
+            ));
+        }
+        let pipeline = mesh.along(&all, Axis::Pipeline)?;
+        let of_data = mesh.along(&all, Axis::Data)?;
+        let stage = pipeline.rank();
+        let collectives = text::values(&*of_data, &schedule.lists[stage])?;
+        in_one_order(&collectives).map_err(|error| Error::Model(Box::new(error)))?;
+        let tree = FixedTree::new(schedule.micro_batches * mesh.data, mesh.data)?;
+        let parts = mesh.along(&all, Axis::Tensor)?;
+        let replicas = Rc::new(Replicas::new(of_data, tree, settings)?);
+        let make = |number| {
+            let unit = unit(number, &replicas)?;
+            let network = unit.network();
+            network.norms().by_shard();
+            alike::structure(&replicas.comm, network.weights())?;
+            Ok(unit)
+        };
+        let (units, first_trained) = introduce(schedule, &pipeline, (sample, settings), make)
+            .map_err(|error| failed(stage, ", before the first step", error))?;
+        let Some(first_trained) = first_trained else {
+            return refuse("the model has nothing to train".to_owned());
+        };
+        let mut checked = checked.clone();
+        if first_trained > schedule.first_trained {
+            // A gradient that nobody needs would perhaps be computed by another algorithm than one device's.
+            let schedule = schedule.clone().trained_from(first_trained);
+            checked = check(schedule, UNBOUNDED).map_err(|error| Error::Model(Box::new(error)))?;
+        }
+        // All clocks count from one moment. No rank leaves a barrier at exactly the moment of another.
+        let start = text::value_of_rank_0(&*all, &SystemTime::now())?;
+        let origin = Instant::now().checked_sub(start.elapsed().unwrap_or_default());
+        let weights = joined(units.iter().map(|it| it.unit.owned()));
+        Ok(Self {
+            checked,
+            stage,
+            units,
+            weights,
+            settings,
+            all,
+            pipeline,
+            parts,
+            replicas,
+            origin: origin.unwrap_or_else(Instant::now),
+            measured: RefCell::default(),
+        })
+    }
+}
+
+/// Makes the units of this stage with `unit`. Returns them, and the number of the first unit of the model that has
+/// something to train. All stages of a pipeline call this together.
+///
+/// In the order of the model, each unit introduces itself to all stages. A receiver must know the shape of a message,
+/// and only unit 0 knows its input, a sample of the data. Each unit therefore passes a sample of zeros through its
+/// layers, and announces the shape of the result. No two units have a tensor of one name: each would train its own.
+pub(super) fn introduce<U: Unit>(
+    schedule: &Schedule,
     pipeline: &SharedCommunicator,
-    units: impl Iterator<Item = &'a Weights>,
-) -> Result<(), Error> {
-    let mine: Vec<String> = units.flat_map(Weights::iter).map(|named| named.name.clone()).collect();
-    let mut seen = HashMap::new();
-    for (stage, names) in text::values_gathered(&**pipeline, &mine)?.into_iter().enumerate() {
-        for name in names {
-            if let Some(first) = seen.insert(name.clone(), stage) {
+    (sample, settings): (&[usize], Settings),
+    mut unit: impl FnMut(usize) -> Result<U, Error>,
+) -> Result<(Vec<Placed<U>>, Option<usize>), Error> {
+    let (mut units, mut first_trained) = (Vec::new(), None);
+    let (mut shape, mut owners) = (sample.to_vec(), HashMap::new());
+    for (number, &stage) in schedule.placement.iter().enumerate() {
+        let mut mine = None;
+        if stage == pipeline.rank() {
+            let unit = unit(number)?;
+            let network = unit.network();
+            let mut norms = network.weights().buffers.iter().filter(|it| is_buffer(&it.name));
+            let is_again =
+                |it: &Instruction| it.unit == number && matches!(it.action, Action::Recompute(_));
+            if let Some(Named { name, .. }) = norms.next()
+                && schedule.lists[stage].iter().any(is_again)
+            {
+                // The second pass would count the batch twice in the running statistics.
+                return refuse(format!(
+                    "unit {number} has the batch norm of {name}, which would count its batch twice: do not recompute this \
+                     unit"
+                ));
+            }
+            let names: Vec<_> = network.weights().iter().map(|it| it.name.clone()).collect();
+            if let Some((name, first)) = names.iter().find_map(|it| owners.get_key_value(it)) {
                 return refuse(format!(
                     "{name} is in stages {first} and {stage}: each would train its own"
                 ));
             }
-        }
-    }
-    Ok(())
-}
-
-/// Finds the shapes that each unit receives and sends. All stages of a pipeline call this together.
-///
-/// A receiver must know the shape of a message. Only unit 0 knows its input, a sample of the data. Each unit therefore
-/// passes a sample of zeros through its layers, and sends the shape of the result to the next unit.
-pub(super) fn with_shapes<U: Unit>(
-    schedule: &Schedule,
-    units: impl Iterator<Item = Result<(usize, U), Error>>,
-    pipeline: &SharedCommunicator,
-    (sample, settings): (&[usize], Settings),
-) -> Result<Vec<Placed<U>>, Error> {
-    /// The largest number of axes, without the axis of the batch. Shapes with fewer axes end in zeros.
-    const AXES: usize = 7;
-    let (stage, placement) = (pipeline.rank(), &schedule.placement);
-    let mut all: Vec<Placed<U>> = Vec::new();
-    for made in units {
-        let (number, unit) = made?;
-        let before = number.checked_sub(1).map(|before| placement[before]);
-        let input = match (before, all.last()) {
-            (None, _) => sample.to_vec(),
-            (Some(before), Some(placed)) if before == stage => placed.output.clone(),
-            (Some(before), _) => {
-                let dims = pipeline.recv(before, &Shape::from(AXES), DType::U32)?;
-                let dims = dims.to_vec1::<u32>()?.into_iter().map(|dim| dim as usize);
-                dims.take_while(|&dim| dim > 0).collect()
+            let is_token = number == 0 && settings.takes_tokens;
+            let dtype = if is_token { DType::U32 } else { network.dtype() };
+            let zeros = Tensor::zeros(batch_of(1, &shape), dtype, network.device())?;
+            // In evaluation the statistics of batch norms stay as they are.
+            let output = match no_grad(|| network.forward(&zeros))?.dims() {
+                [1, output @ ..] => output.to_vec(),
+                // The logits are no message, and may have a row for each token.
+                _ if settings.takes_tokens && schedule.is_last(number) => Vec::new(),
+                other => {
+                    return refuse(format!(
+                        "one sample of {shape:?} becomes {other:?}: the first axis is the batch's"
+                    ));
+                }
+            };
+            if schedule.sharded {
+                unit.free()?;
             }
-        };
-        let network = unit.network();
-        let is_token = number == 0 && settings.takes_tokens;
-        let dtype = if is_token { DType::U32 } else { network.dtype() };
-        let zeros = Tensor::zeros(batch_of(1, &input), dtype, network.device())?;
-        // In evaluation the statistics of batch norms stay as they are.
-        let output = match no_grad(|| network.forward(&zeros))?.dims() {
-            [1, output @ ..] if output.len() <= AXES => output.to_vec(),
-            // The logits are no message, and may have a row for each token.
-            _ if settings.takes_tokens && schedule.is_last(number) => Vec::new(),
-            other => {
-                return refuse(format!(
-                    "one sample of {input:?} becomes {other:?}: the first axis is the batch's"
-                ));
-            }
-        };
-        let after = placement.get(number + 1).filter(|after| **after != stage);
-        if let Some(&after) = after {
-            let mut dims: Vec<u32> = output.iter().map(|&dim| dim as u32).collect();
-            dims.resize(AXES, 0);
-            pipeline.send(after, &Tensor::new(dims, pipeline.device())?)?;
+            mine = Some((output.clone(), names, !unit.owned().parameters.is_empty()));
+            let (state, input) = (Cell::default(), shape);
+            units.push(Placed { number, unit, state, input, output });
         }
-        if schedule.sharded {
-            unit.free()?;
-        }
-        all.push(Placed { number, unit, state: Cell::default(), input, output });
+        let introduced = text::values(&**pipeline, &mine)?.into_iter().flatten().next();
+        let (output, names, trains) = introduced.expect("every unit is on a stage");
+        owners.extend(names.into_iter().map(|name: String| (name, stage)));
+        first_trained = first_trained.or(trains.then_some(number));
+        shape = output;
     }
-    Ok(all)
-}
-
-/// Refuses to recompute a batch norm: its second forward pass would count the batch twice in the running statistics.
-pub(super) fn not_recomputed(
-    schedule: &Schedule,
-    unit: usize,
-    weights: &Weights,
-) -> Result<(), Error> {
-    let again = |it: &&Instruction| it.unit == unit && matches!(it.action, Action::Recompute(_));
-    let norm = weights.buffers.iter().find(|it| is_buffer(&it.name));
-    match norm.filter(|_| schedule.lists.iter().flatten().any(|it| again(&it))) {
-        Some(norm) => refuse(format!(
-            "unit {unit} has the batch norm of {}, which would count its batch twice: do not recompute this unit",
-            norm.name
-        )),
-        None => Ok(()),
-    }
+    Ok((units, first_trained))
 }
 // ANCHOR_END: begin

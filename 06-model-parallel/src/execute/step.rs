@@ -7,7 +7,7 @@ use std::ops::Add;
 use candle_core::{Result as TensorResult, Tensor, Var, bail};
 use concise_wrapper::Error;
 use concise_wrapper::model::stand_in_loss;
-use concise_wrapper::optimizer::Optimizer;
+use concise_wrapper::weights::Weights;
 use datasets::Batch;
 use harness::records::BatchSums;
 use harness::report::trace::{COMMUNICATION, COMPUTE};
@@ -21,16 +21,19 @@ use super::{Executor, Placed, batch_of, refuse};
 use crate::bytes::Bytes;
 use crate::held::activations;
 use crate::instructions::{Action, Carries, Instruction, Key, Message, Schedule};
+use crate::simulate::Span;
 
 // ANCHOR: state
+/// Updates the weights of a unit with their summed gradients. Returns the bytes of the optimizer's state.
+pub(super) type Update<'a> = dyn FnMut(&Weights, &[Tensor]) -> TensorResult<usize> + 'a;
+
 /// The state of a list between two instructions.
-pub(super) struct StepState<'a, 'o, U> {
+pub(super) struct StepState<'a, U> {
     executor: &'a Executor<U>,
-    schedule: &'a Schedule,
+    pub(super) schedule: &'a Schedule,
     micro_batches: &'a [Batch],
-    /// The optimizer, the learning rate and the number of samples of the global batch. Without an optimizer this is an
-    /// evaluation: batch norms use their running statistics.
-    updates: Option<(&'o mut dyn Optimizer, f64, usize)>,
+    /// Without updates this is an evaluation: batch norms use their running statistics.
+    update: Option<&'a mut Update<'a>>,
     /// Activations and gradients that wait for a pass of this stage, or for the instruction that sends them.
     tensors: BTreeMap<Key, Tensor>,
     /// The messages to take in for each message that this stage waits for.
@@ -41,10 +44,8 @@ pub(super) struct StepState<'a, 'o, U> {
     kept: BTreeMap<(usize, usize), Kept>,
     /// Backward passes after their first half: the gradients of parameters so far, the second half, and the bytes kept.
     halves: BTreeMap<(usize, usize), (Gradients, SecondHalf, usize)>,
-    /// Loss and correct answers of each micro-batch, on the last unit's stage.
+    /// Loss and correct answers of each micro-batch, on the rank whose loss counts.
     sums: BTreeMap<usize, StepSums>,
-    /// The summed gradients of the unit that is updated next.
-    summed: Vec<Tensor>,
     /// The bytes of messages that this stage has sent.
     pub(super) sent: usize,
     /// The bytes of activations that are kept now.
@@ -62,25 +63,24 @@ struct Kept {
     bytes: usize,
 }
 
-impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
+impl<'a, U: Unit> StepState<'a, U> {
     pub(super) fn new(
         executor: &'a Executor<U>,
         schedule: &'a Schedule,
         micro_batches: &'a [Batch],
-        updates: Option<(&'o mut dyn Optimizer, f64, usize)>,
+        update: Option<&'a mut Update<'a>>,
     ) -> Self {
         Self {
             executor,
             schedule,
             micro_batches,
-            updates,
+            update,
             tensors: BTreeMap::new(),
             arrivals: schedule.arrivals(executor.stage),
             inputs: BTreeMap::new(),
             kept: BTreeMap::new(),
             halves: BTreeMap::new(),
             sums: BTreeMap::new(),
-            summed: Vec::new(),
             sent: 0,
             activations: 0,
             held: Bytes::default(),
@@ -90,19 +90,18 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
     // ANCHOR_END: state
 
     // ANCHOR: execute
-    /// Executes one instruction, and waits for the device. Returns the most bytes that the stage has held meanwhile.
-    pub(super) fn execute(&mut self, it: Instruction) -> Result<Bytes, Error> {
-        let Instruction { unit, action } = it;
-        let _span = span(action).entered();
+    /// Executes one instruction, and waits for the device. The span has the most bytes that the stage has held meanwhile.
+    pub(super) fn execute(&mut self, instruction: Instruction) -> Result<Span, Error> {
+        let (Instruction { unit, action }, executor) = (instruction, self.executor);
+        let of_unit = executor.unit(unit);
+        // To wait for the sum over the replicas is no work.
+        let summed = if action == Action::Update { of_unit.take_gradients()? } else { Vec::new() };
+        let (start, _span) = (executor.now(), span(action).entered());
         self.held = Bytes::default();
-        self.weigh(bytes_of_gradients(&self.summed));
-        let of_unit = self.executor.unit(unit);
-        if action.runs_layers() && of_unit.is_freed() {
-            return refuse(format!("the parameters of unit {unit} are freed"));
-        }
-        match (action, self.schedule.message(it)) {
+        self.weigh(bytes_of_gradients(&summed));
+        match (action, self.schedule.message(instruction)) {
             (Action::Forward(i) | Action::ForwardOnly(i) | Action::Recompute(i), _) => {
-                self.forward(it, i)?;
+                self.forward(instruction, i)?;
             }
             (Action::Backward(i), _) => self.backward(unit, i, false)?,
             (Action::BackwardInput(i), _) => self.backward(unit, i, true)?,
@@ -121,20 +120,21 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
             (Action::Wait, _) => of_unit.wait()?,
             (Action::Free, _) => of_unit.free()?,
             // ANCHOR_END: collectives
-            (Action::Update, _) => self.update(unit)?,
+            (Action::Update, _) => self.update(unit, &summed)?,
             (_, Some(message @ Message { sends: false, .. })) => self.receive(message)?,
             (_, Some(message)) => {
                 let tensor = take(&mut self.tensors, message.key, "result")?;
                 self.sent += size_in_bytes(&tensor);
-                self.executor.pipeline.send_shared(message.to, &tensor)?;
+                executor.pipeline.send_shared(message.to, &tensor)?;
             }
-            (_, None) => return refuse(format!("{it} is no message")),
+            (_, None) => return refuse(format!("{instruction} is no message")),
         }
         if action.computes() {
             // A GPU goes on computing after the call has returned.
             of_unit.network().device().synchronize()?;
         }
-        Ok(self.held)
+        let (stage, end, held) = (executor.stage, executor.now(), self.held);
+        Ok(Span { stage, instruction, start, end, held })
     }
 
     /// Receives a message, and the messages that arrive before it.
@@ -185,7 +185,7 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
         let x = input.as_ref().map_or(x, |input| input.as_tensor().clone());
         network.norms().shard(i);
         network.norms().stand_in(batch.is_empty());
-        let output = match (&self.updates, keeps_graph) {
+        let output = match (&self.update, keeps_graph) {
             (None, _) => no_grad(|| candle_core::Module::forward(network, &x))?,
             (_, true) => network.forward_training(&x)?,
             (_, false) => no_grad(|| network.forward_training(&x))?,
@@ -220,7 +220,10 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
         let Executor { settings, parts, .. } = self.executor;
         let labels = batch.labels.to_device(logits.device())?;
         let (loss, sums) = (settings.loss)(logits, &labels, parts)?;
-        self.sums.insert(i, StepSums::Deferred(sums, batch.len() as u64));
+        // Ranks that share the layers have the same sums, which count once.
+        if parts.rank() == 0 {
+            self.sums.insert(i, StepSums::Deferred(sums, batch.len() as u64));
+        }
         Ok(loss)
     }
 
@@ -278,30 +281,20 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
     // ANCHOR_END: passes
 
     // ANCHOR: update
-    /// Waits for everything from other replicas that an instruction needs. Waiting is no work.
-    pub(super) fn prepare(&mut self, it: Instruction) -> Result<(), Error> {
-        if it.action == Action::Update {
-            self.summed = self.executor.unit(it.unit).take_gradients()?;
-        }
-        Ok(())
-    }
-
     /// Updates the weights of a unit.
-    fn update(&mut self, unit: usize) -> Result<(), Error> {
-        let Some((optimizer, rate, samples)) = &mut self.updates else { return Ok(()) };
-        let (layers, gradients) = (self.executor.unit(unit), std::mem::take(&mut self.summed));
-        optimizer.step(layers.owned(), &gradients, *rate, *samples)?;
-        let state = optimizer.state(layers.owned())?;
-        let bytes = state.iter().map(|(_, tensor)| size_in_bytes(tensor)).sum();
-        self.executor.placed(unit).state.set(bytes);
-        self.weigh(bytes_of_gradients(&gradients));
+    fn update(&mut self, unit: usize, summed: &[Tensor]) -> TensorResult<()> {
+        if let Some(update) = &mut self.update {
+            let Placed { unit, state, .. } = self.executor.placed(unit);
+            state.set(update(unit.owned(), summed)?);
+            self.weigh(bytes_of_gradients(summed));
+        }
         Ok(())
     }
 
     /// Loss and correct answers of each micro-batch: on other ranks than the one whose loss counts, zeros.
     pub(super) fn sums(&self) -> TensorResult<Vec<BatchSums>> {
-        let (none, has_loss) = (BatchSums::of_no_samples(), self.executor.has_loss());
-        let of = |i| self.sums.get(&i).filter(|_| has_loss).map_or(Ok(none), StepSums::read);
+        let none = BatchSums::of_no_samples();
+        let of = |i| self.sums.get(&i).map_or(Ok(none), StepSums::read);
         (0..self.schedule.micro_batches).map(of).collect()
     }
 

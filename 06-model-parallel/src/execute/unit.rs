@@ -31,11 +31,6 @@ pub trait Unit {
     /// The layers.
     fn network(&self) -> &Network<Self::Module>;
 
-    /// Whether the parameters are not there, so the layers cannot run.
-    fn is_freed(&self) -> bool {
-        false
-    }
-
     /// The parameters that this rank updates. [`take_gradients`](Self::take_gradients) returns their gradients.
     fn owned(&self) -> &Weights;
 
@@ -45,11 +40,15 @@ pub trait Unit {
     /// Starts a collective. Fails for a collective that this unit does not have.
     fn start(&self, collective: Action) -> Result<(), Error>;
 
-    /// Waits for the gathered parameters, and gives them to the layers.
-    fn wait(&self) -> Result<(), Error>;
+    /// Waits for the gathered parameters, and gives them to the layers. Fails for a unit that is always whole.
+    fn wait(&self) -> Result<(), Error> {
+        no_chunks()
+    }
 
-    /// Drops the gathered parameters.
-    fn free(&self) -> Result<(), Error>;
+    /// Drops the gathered parameters. Fails for a unit that is always whole.
+    fn free(&self) -> Result<(), Error> {
+        no_chunks()
+    }
 
     /// Takes the gradients: waits for the sum over all replicas, if it has been started.
     fn take_gradients(&self) -> Result<Vec<Tensor>, Error>;
@@ -67,9 +66,7 @@ pub struct Replicas {
     pub comm: SharedCommunicator,
     /// The tree over the micro-batches of all replicas.
     pub(super) tree: FixedTree,
-    /// Whether gradients are added along the tree.
-    pub(super) by_tree: bool,
-    algorithm: Algorithm,
+    settings: Settings,
     /// `None` with one replica.
     thread: Option<Worker<Done>>,
     /// The collectives that were started and whose results are not taken.
@@ -94,9 +91,8 @@ impl Replicas {
     ) -> Result<Self, Error> {
         let several = comm.world_size() > 1;
         let thread = several.then(|| Worker::with_queue(&comm, QUEUE)).transpose()?;
-        let Settings { by_shards: by_tree, algorithm, .. } = settings;
         let (started, done, times) = Default::default();
-        Ok(Self { comm, tree, by_tree, algorithm, thread, started, done, times })
+        Ok(Self { comm, tree, settings, thread, started, done, times })
     }
 
     /// Starts the collective of an instruction: the second thread does `job` with the second connection, after the
@@ -166,7 +162,8 @@ pub struct Whole<M> {
     number: usize,
     network: Network<M>,
     replicas: Rc<Replicas>,
-    sum: RefCell<Sum>,
+    /// `None` while the sum over replicas is on its way.
+    sum: RefCell<Option<Sum>>,
 }
 
 /// The sum of a unit's gradients over the micro-batches.
@@ -175,29 +172,22 @@ enum Sum {
     Running(Vec<Tensor>),
     /// Along a fixed tree: the bits of any number of replicas.
     Tree(TreeSum),
-    /// The sum over replicas is on its way.
-    Travels,
 }
 
 impl<M> Whole<M> {
     pub(super) fn new(number: usize, network: Network<M>, replicas: Rc<Replicas>) -> Self {
-        let sum = RefCell::new(Sum::new(&replicas));
+        let sum = RefCell::new(Some(Sum::new(&replicas)));
         Self { number, network, replicas, sum }
     }
 
     fn all_reduce(&self) -> Instruction {
         Instruction { unit: self.number, action: Action::AllReduce }
     }
-
-    /// Refuses to gather or to free parameters.
-    fn is_whole(&self) -> Result<(), Error> {
-        refuse(format!("unit {} is whole on every replica: there are no chunks", self.number))
-    }
 }
 
 impl Sum {
     fn new(replicas: &Replicas) -> Self {
-        match replicas.by_tree {
+        match replicas.settings.by_shards {
             true => Self::Tree(TreeSum::new(replicas.tree)),
             false => Self::Running(Vec::new()),
         }
@@ -213,9 +203,6 @@ impl Sum {
             Self::Running(sum) if comm.world_size() == 1 => Ok(sum),
             Self::Running(sum) => sum.iter().map(|it| comm.all_reduce(it, algorithm)).collect(),
             Self::Tree(sum) => sum.total(comm),
-            Self::Travels => {
-                Err(communicator::Error::Other("a sum is on its way twice".to_owned()))
-            }
         }
     }
 }
@@ -233,43 +220,31 @@ impl<M: ModuleT> Unit for Whole<M> {
 
     fn add(&self, micro_batch: usize, gradients: Vec<Tensor>) -> TensorResult<()> {
         match &mut *self.sum.borrow_mut() {
-            Sum::Running(sum) => add(sum, gradients)?,
-            Sum::Tree(sum) => sum.add(self.replicas.first() + micro_batch, gradients)?,
-            Sum::Travels => candle_core::bail!("a gradient comes after the sum"),
+            Some(Sum::Running(sum)) => add(sum, gradients),
+            Some(Sum::Tree(sum)) => sum.add(self.replicas.first() + micro_batch, gradients),
+            None => candle_core::bail!("a gradient comes after the sum"),
         }
-        Ok(())
     }
 
     fn start(&self, collective: Action) -> Result<(), Error> {
-        if collective != Action::AllReduce {
-            return self.is_whole();
-        }
         // The second connection carries tensors in CPU memory.
-        let sum = match self.sum.replace(Sum::Travels) {
-            Sum::Running(sum) => {
+        let sum = match self.sum.take() {
+            _ if collective != Action::AllReduce => return no_chunks(),
+            Some(Sum::Running(sum)) => {
                 let sum = sum.into_iter().map(|it| it.to_device(&Device::Cpu));
                 Sum::Running(sum.collect::<TensorResult<_>>()?)
             }
-            Sum::Tree(sum) => Sum::Tree(sum.to_device(&Device::Cpu)?),
-            Sum::Travels => Sum::Travels,
+            Some(Sum::Tree(sum)) => Sum::Tree(sum.to_device(&Device::Cpu)?),
+            None => return refuse(format!("the sum of unit {} is on its way twice", self.number)),
         };
-        let algorithm = self.replicas.algorithm;
+        let algorithm = self.replicas.settings.algorithm;
         self.replicas.start(self.all_reduce(), move |comm| sum.over(&**comm, algorithm))
     }
 
-    fn wait(&self) -> Result<(), Error> {
-        self.is_whole()
-    }
-
-    fn free(&self) -> Result<(), Error> {
-        self.is_whole()
-    }
-
     fn take_gradients(&self) -> Result<Vec<Tensor>, Error> {
-        let sum = self.sum.replace(Sum::new(&self.replicas));
-        let gradients = match sum {
-            Sum::Travels => self.replicas.take(self.all_reduce())?,
-            sum => sum.over(&*self.replicas.comm, self.replicas.algorithm)?,
+        let gradients = match self.sum.replace(Some(Sum::new(&self.replicas))) {
+            None => self.replicas.take(self.all_reduce())?,
+            Some(sum) => sum.over(&*self.replicas.comm, self.replicas.settings.algorithm)?,
         };
         let device = self.network.device();
         Ok(gradients.iter().map(|it| move_view(it, device)).collect::<TensorResult<_>>()?)
@@ -278,9 +253,9 @@ impl<M: ModuleT> Unit for Whole<M> {
     fn held(&self) -> Bytes {
         let parameters = self.network.weights().parameter_bytes();
         let gradients = match &*self.sum.borrow() {
-            Sum::Running(sum) if sum.is_empty() => 0,
-            Sum::Running(_) | Sum::Travels => parameters,
-            Sum::Tree(sum) => sum.sets() * parameters,
+            Some(Sum::Running(sum)) if sum.is_empty() => 0,
+            Some(Sum::Running(_)) | None => parameters,
+            Some(Sum::Tree(sum)) => sum.sets() * parameters,
         };
         Bytes { parameters, gradients, ..Bytes::default() }
     }
@@ -299,6 +274,10 @@ pub fn add(sum: &mut Vec<Tensor>, gradients: Vec<Tensor>) -> TensorResult<()> {
     };
     *sum = added;
     Ok(())
+}
+
+fn no_chunks() -> Result<(), Error> {
+    refuse("every replica holds this unit whole, and there are no chunks".to_owned())
 }
 
 /// Fails with an error of the executor's caller.

@@ -12,6 +12,7 @@
 use std::sync::Arc;
 
 use candle_core::{Error, Result, Tensor};
+use ops::add_reduced;
 use ops::backward::record_copy;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::SharedCommunicator;
@@ -53,6 +54,9 @@ pub fn gather(x: &Tensor, axis: usize, n: usize, group: &SharedCommunicator) -> 
 
 /// The sum of all ranks' tensors, with the same bits on every rank. A ring saves nothing between two ranks.
 fn sum(x: &Tensor, group: &SharedCommunicator) -> Result<Tensor> {
+    if group.world_size() == 1 {
+        return Ok(x.clone());
+    }
     let algorithm = if group.world_size() > 2 { Algorithm::Ring } else { Algorithm::OneShot };
     group.all_reduce(x, algorithm).map_err(Error::wrap)
 }
@@ -70,18 +74,19 @@ pub fn by_column(
     part(&copy(x, group)?)
 }
 
-/// A layer by rows: `term` computes a term of all outputs from this rank's inputs. `finish` adds the bias to the sum of all
-/// terms. The result is the same on every rank.
+/// A layer by rows: `term` computes a term of all outputs from this rank's inputs. g adds up the terms of all ranks, and then
+/// adds `bias`, whose axes are the last axes of the outputs. The result is the same on every rank.
 ///
 /// Every rank holds the whole bias and adds it once, after the sum. Before the sum, k ranks would add the bias k times.
-/// If one rank alone added the bias before the sum, only this rank would have its gradient. Fails with the errors of `term`
-/// and `finish`, or when another rank stops or stalls.
+/// If one rank alone added the bias before the sum, only this rank would have its gradient. The graph keeps the term and the
+/// result, and not the sum without the bias. Fails with the errors of `term`, or when another rank stops or stalls.
 pub fn by_row(
     x: &Tensor,
     group: &SharedCommunicator,
     term: impl FnOnce(&Tensor) -> Result<Tensor>,
-    finish: impl FnOnce(&Tensor) -> Result<Tensor>,
+    bias: &Tensor,
 ) -> Result<Tensor> {
-    finish(&reduce(&term(x)?, group)?)
+    let term = term(x)?;
+    add_reduced(&term, &sum(&term, group)?, bias)
 }
 // ANCHOR_END: combinators

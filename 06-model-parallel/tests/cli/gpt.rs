@@ -45,6 +45,32 @@ fn a_gpt_is_trained_in_stages_and_in_parts() {
         .stdout(contains("\nA text by one device: The "));
 }
 
+/// In parts, half of what lies between f and g is on another device, and a sum over devices leaves one tensor.
+#[test]
+fn bytes_are_predicted_and_a_part_keeps_fewer_activations_than_the_whole() {
+    let (_folder, small) = small();
+    let lines = all_metrics(&with(&small, &[]));
+    let lines: Vec<&Value> = lines.iter().filter(|line| line["kind"] == "split").collect();
+    let of = |what: &Value, kind: &str| what[kind].as_f64().expect("bytes");
+    for line in &lines {
+        for (device, held) in line["held"].as_array().expect("devices").iter().enumerate() {
+            let stages = line["predicted_held"].as_array().expect("a prediction");
+            let stage = &stages[device % stages.len()];
+            for kind in ["parameters", "gradients", "optimizer", "activations"] {
+                let (found, expected) = (of(held, kind), of(&stage["peak"], kind));
+                assert!((found - expected).abs() <= 0.02 * found, "{kind} of {device}: {line}");
+            }
+            assert!((of(held, "total") / of(stage, "total") - 1.0).abs() < 0.02, "{line}");
+        }
+    }
+    let of_run = |name: &str| {
+        let line = lines.iter().find(|line| line["run"] == name).expect("a run of this name");
+        of(&line["held"][0], "activations")
+    };
+    assert_eq!(lines.len(), 4);
+    assert!(of_run("tensor parallel") < 0.95 * of_run("one device"));
+}
+
 /// In f64 all meshes have the weights of one device, up to rounding.
 #[test]
 fn every_mesh_trains_the_same_gpt() {

@@ -53,19 +53,10 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         (&["--devices=1", "--schedule=1f1b"], "there is one stage"),
         (&["--devices=9"], "7 layers cannot be cut into 9 stages"),
         (&["--devices=6", "--model=lenet"], "LeNet: 5 layers cannot be cut into 6 stages"),
-        (
-            &["--cut=3,2"],
-            "--cut 3,2: layer 2 comes after layer 3; stages begin at ever higher layers, from 1 to 6",
-        ),
-        (
-            &["--cut=0"],
-            "--cut 0: layer 0 begins the first stage, so the next stage begins at a layer from 1 to 6",
-        ),
+        (&["--cut=3,2"], "--cut 3,2: stages begin at ever higher layers, from 1 to 6"),
+        (&["--cut=0"], "--cut 0: stages begin at ever higher layers, from 1 to 6"),
         (&["--cut=3,5"], "--cut 3,5 makes 3 stages, not 2: there are 2 devices with 1 chunk each"),
-        (
-            &["--cut=7"],
-            "--cut 7: no stage can begin at layer 7: stages begin at layers from 1 to 6",
-        ),
+        (&["--cut=7"], "--cut 7: stages begin at ever higher layers, from 1 to 6"),
         (&["--cut=x"], "\"x\" is no number"),
         (&["--cut="], "\"\" is no number"),
         (&["--cut=3,"], "\"\" is no number"),
@@ -166,7 +157,7 @@ fn nothing_is_left_behind_by_a_refusal() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = |name: &str| folder.path().join(name).display().to_string();
     let (gantt, metrics) = (file("gantt.svg"), file("metrics.jsonl"));
-    refused(&["--gantt", &gantt, "--metrics", &metrics, "--cut=9", "--data=synthetic"], "layer 9");
+    refused(&["--gantt", &gantt, "--metrics", &metrics, "--cut=9", "--data=synthetic"], "--cut 9");
     for path in [gantt, metrics] {
         assert!(!Path::new(&path).exists(), "{path}");
     }

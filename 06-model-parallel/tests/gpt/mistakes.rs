@@ -65,8 +65,7 @@ fn attention(
             }
         })?;
         let term = |x: &Tensor| linear(x, &output, if everywhere { &bias } else { &no_bias });
-        let finish = |sum: &Tensor| if everywhere { Ok(sum.clone()) } else { add(sum, &bias) };
-        add(x, &by_row(&read, &group, term, finish)?)
+        add(x, &by_row(&read, &group, term, if everywhere { &no_bias } else { &bias })?)
     })
 }
 
@@ -102,7 +101,7 @@ fn mlp(builder: &Builder<'_>, block: usize) -> Result<impl Module + Send + Sync 
         let part = |x: &_| gelu_tanh(&linear(x, &up, &of_up)?);
         let hidden = by_column(&layer_norm(x, &norm[0], &norm[1], 1e-5)?, &group, part)?;
         let term = |x: &Tensor| linear(x, &down, &no_bias);
-        add(x, &by_row(&hidden, &group, term, |sum| add(sum, &bias))?)
+        add(x, &by_row(&hidden, &group, term, &bias)?)
     })
 }
 
@@ -115,7 +114,7 @@ fn first(builder: &Builder<'_>) -> Result<impl Module + Send + Sync + use<>> {
     Ok(move |tokens: &Tensor| {
         let places = Tensor::arange(0, context as u32, tokens.device())?;
         let rows = |tokens: &_| embedding_of_part(tokens, &table, own.clone(), vocabulary);
-        by_row(tokens, &group, rows, |sum| add(sum, &embedding(&places, &positions)?))
+        by_row(tokens, &group, rows, &embedding(&places, &positions)?)
     })
 }
 

@@ -35,14 +35,11 @@ fn schedules_that_do_not_fit_are_refused() {
             checked(Kind::Interleaved { chunks: 2 }, 2, 4),
             "a schedule with 2 units on a stage that has 1",
         ),
-        (
-            checked(Kind::GPipe, 3, 4),
-            "a schedule of 3 stages needs as many ranks, and the mesh has 2",
-        ),
+        (checked(Kind::GPipe, 3, 4), "a schedule of 3 stages and 1 replicas on the mesh 1x2x1"),
         (checked(Kind::GPipe, 2, 3), "a batch of 4 micro-batches for a schedule of 3"),
         (
             checked_on(Mesh { data: 2, ..Mesh::pipeline(2) }, Kind::GPipe, 4),
-            "a schedule of 2 replicas needs as many ranks, and the mesh has 1",
+            "a schedule of 2 stages and 2 replicas on the mesh 1x2x1",
         ),
     ] {
         let told = told(TIMEOUT, &checked, LAYERS, |_, _| Ok(()));

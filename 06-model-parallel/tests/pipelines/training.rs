@@ -185,7 +185,7 @@ impl Case {
         let units = checked.schedule().units_of(mesh.coordinate(all.rank(), Axis::Pipeline));
         let units = units.map(|unit| self.build(cut[unit].clone(), &group));
         let (units, settings) =
-            (units.collect::<Result<_, _>>()?, Settings { by_shards, ..Settings::default() });
+            (units.collect::<Result<_, _>>()?, Settings { by_shards, ..Settings::IMAGES });
         let executor = Executor::with(checked, units, all, mesh, self.sample, settings)?;
         let steps = self.train(&executor, samples)?;
         let mine = self.layers.join(executor.weights().snapshot()?, &group)?;

@@ -2,8 +2,6 @@
 //!
 //! A weight that is split is moved on the rank that holds it; what all ranks hold is moved on all of them.
 
-use ops::add_bias;
-
 use super::{fixed, noise, on_ranks};
 use crate::prelude::*;
 
@@ -26,8 +24,7 @@ struct Tensors {
 /// 4 → 5 by columns, tanh, → 3 by rows, tanh, → 5 by columns, gathered.
 fn loss(t: &Tensors, group: &SharedCommunicator) -> Result<Tensor, Error> {
     let h = by_column(&t.x, group, |x| linear(x, &t.a, &t.a_bias)?.tanh())?;
-    let finish = |sum: &Tensor| add_bias(sum, &t.b_bias)?.tanh();
-    let y = by_row(&h, group, |h| h.matmul(&t.b), finish)?;
+    let y = by_row(&h, group, |h| h.matmul(&t.b), &t.b_bias)?.tanh()?;
     let z = gather(&by_column(&y, group, |y| linear(y, &t.c, &t.c_bias))?, 1, 5, group)?;
     Ok((z * fixed("loss", &[BATCH, 5]))?.sum_all()?)
 }

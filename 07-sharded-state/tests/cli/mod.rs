@@ -46,7 +46,7 @@ fn the_help_fits_on_a_screen() {
 fn lines_fit_into_a_terminal() {
     let program = env!("CARGO_BIN_EXE_sharded-state");
     let combined = "--strategy=zero1+recompute,zero3+prefetch+recompute";
-    for further in [&[][..], &[combined, "--recompute=2", "--devices=4"]] {
+    for further in [&[][..], &[combined, "--recompute=2", "--devices=4"], &["--mesh=2x1x2"]] {
         screen::check_width(program, &[&SMALL[..], &["--device=cpu"], further].concat());
     }
     screen::check_width(program, &["--draw"]);

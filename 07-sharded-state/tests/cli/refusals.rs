@@ -21,7 +21,7 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         (&["--micro-batches=0"], "a whole number from 1 to 1,024 is expected"),
         (
             &["--batch-size=7", "--devices=4", "--micro-batches=2"],
-            "--batch-size 7 cannot be cut into 8 micro-batches (4 devices × 2): take at least 8",
+            "--batch-size 7 cannot be cut into 8 micro-batches (4 replicas × 2): take at least 8",
         ),
         (&["--train-size=2", "--devices=3"], "2 training images for 3 devices"),
         (&["--devices=0"], "invalid value '0' for '--devices"),
@@ -40,6 +40,19 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         ),
         (&["--strategy=zero3", "--checkpoint=/dev/null"], "/dev/null: this is not a folder"),
         (&["--strategy=zero3", "--resume"], "--checkpoint"),
+        (&["--mesh=2x2"], "\"2x2\" is no mesh: it is DATAxPIPELINExTENSOR"),
+        (
+            &["--mesh=2x2x2"],
+            "--mesh 2x2x2 has 2 stages, and this program has no pipelines: take --mesh 2x1x2",
+        ),
+        (
+            &["--mesh=2x1x2", "--devices=2"],
+            "--mesh 2x1x2 has 4 devices, and --devices is 2: leave one of the two out",
+        ),
+        (
+            &["--mesh=2x1x2", "--strategy=zero3", "--checkpoint=c"],
+            "--checkpoint keeps chunks of whole layers: take a mesh without parts of a layer",
+        ),
         (&["--timeout=0"], "invalid value '0' for '--timeout"),
         (&["--gantt=/nowhere/at/all.svg"], "--gantt /nowhere/at/all.svg"),
         (&["--gantt=a.png"], "the flag writes an SVG picture"),
@@ -56,6 +69,7 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         (&["--width=9"], "--width is about --model gpt"),
         (&["--heads=2"], "--blocks, --heads, --context and --text are about --model gpt"),
         (&["--model=gpt", "--heads=3"], "--width 128 cannot be cut into 3 heads"),
+        (&["--model=gpt", "--mesh=2x1x3"], "4 heads cannot be cut into 3 equal parts"),
         (&["--model=gpt", "--text=/nowhere"], "--text /nowhere: there is no such file"),
     ] {
         refused(arguments, says);
@@ -66,6 +80,7 @@ fn what_makes_no_sense_is_refused_in_one_line() {
 fn a_drawing_has_no_training() {
     for of_training in [
         "--model=gpt",
+        "--mesh=2x1x1",
         "--context=9",
         "--data=/nonexistent",
         "--train-size=9",

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use assert_cmd::assert::Assert;
 use predicates::prelude::*;
 use predicates::str::contains;
 use serde_json::Value;
@@ -54,35 +55,71 @@ fn strategies_and_links_change_no_bit() {
     assert_eq!(hashes(&slow)[1..], [all[1].clone(), all[1].clone()]);
 }
 
-/// On one device and on two, and with a checkpoint: the hash of each run.
-#[test]
-fn a_gpt_under_all_strategies() {
+/// Prints of a small GPT on a text of letters, and the lines of its metrics of a kind.
+fn gpt(arguments: &[&str]) -> (Assert, impl Fn(&str) -> Vec<Value> + use<>) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("letters.txt");
     let letters = |at: u32| b"to be\nor not"[(at * at / 5 % 12) as usize];
     fs::write(&path, (0..1500).map(letters).collect::<Vec<u8>>()).expect("a file");
     let (text, metrics) = (format!("--text={}", path.display()), folder.path().join("metrics"));
     let gpt = ["--model=gpt", "--width=16", "--heads=2", "--blocks=2", "--context=8", &text];
-    program(&[&gpt[..], &["--batch-size=40"]].concat())
-        .arg("--metrics")
-        .arg(&metrics)
-        .assert()
-        .success()
-        .stdout(said("GPT of 2 blocks, width 16, 2 heads on letters.txt: "))
-        .stdout(said("A bigram model, which counts pairs of bytes, needs "))
-        .stdout(contains("\nA text by one device: The "))
-        .stdout(said(", as rounding does."));
+    let mut program = program(&[&gpt[..], &["--batch-size=40"], arguments].concat());
+    let printed = program.arg("--metrics").arg(&metrics).assert().success();
     let lines = fs::read_to_string(&metrics).expect("metrics");
     let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
-    let of = |kind: &str| lines.clone().filter(|it| it["kind"] == kind).collect::<Vec<_>>();
-    let hashes: Vec<Value> = of("summary").iter().map(|it| it["weights_hash"].clone()).collect();
-    assert_eq!(hashes.len(), 7);
-    assert!(hashes[2..].iter().all(|hash| *hash == hashes[1]), "{hashes:?}");
-    for line in of("sharded") {
+    let lines: Vec<Value> = lines.collect();
+    (printed, move |kind| lines.iter().filter(|it| it["kind"] == kind).cloned().collect())
+}
+
+/// The predicted bytes of each run are within a tenth of the measured ones.
+fn assert_predicted(lines: &[Value]) {
+    for line in lines {
         let [found, expected] =
             [&line["held"], &line["predicted_held"]].map(|it| it["total"].as_f64());
         let (found, expected) = (found.expect("bytes"), expected.expect("bytes"));
         assert!((found - expected).abs() <= 0.1 * found, "{line}");
+    }
+}
+
+/// On one device and on two: the hash of each run.
+#[test]
+fn a_gpt_under_all_strategies() {
+    let (printed, of) = gpt(&[]);
+    printed
+        .stdout(said("GPT of 2 blocks, width 16, 2 heads on letters.txt: "))
+        .stdout(said("A bigram model, which counts pairs of bytes, needs "))
+        .stdout(contains("\nA text by one device: The "))
+        .stdout(said(", as rounding does."));
+    let hashes: Vec<Value> = of("summary").iter().map(|it| it["weights_hash"].clone()).collect();
+    assert_eq!(hashes.len(), 7);
+    assert!(hashes[2..].iter().all(|hash| *hash == hashes[1]), "{hashes:?}");
+    assert_predicted(&of("sharded"));
+}
+
+/// Two replicas whose layers are cut in two: the losses and, up to rounding, the weights of two whole replicas.
+#[test]
+fn a_gpt_on_a_mesh_with_a_tensor_axis() {
+    let trained = |of_devices: &str| {
+        let (printed, of) = gpt(&["--dtype=f64", "--strategy=ddp,zero3+prefetch", of_devices]);
+        let losses =
+            of("epoch").iter().map(|it| it["train_loss"].as_f64().expect("a loss")).collect();
+        (printed.stdout(said(", as rounding does.")), losses, of("sharded"))
+    };
+    let (_, expected, whole): (_, Vec<f64>, _) = trained("--devices=2");
+    let (printed, found, in_parts): (_, Vec<f64>, _) = trained("--mesh=2x1x2");
+    printed.stdout(contains("note: 2 replicas, each with 2 parts of every layer\n")).stdout(
+        contains("\n  on [cpu:0 (1 core), cpu:1 (1 core), cpu:2 (1 core), cpu:3 (1 core)]\n"),
+    );
+    assert_eq!([found.len(), expected.len()], [3, 3]);
+    for (found, expected) in found.iter().zip(&expected) {
+        assert!((found / expected - 1.0).abs() < 1e-10, "{found} {expected}");
+    }
+    assert_predicted(&in_parts);
+    // A rank has half of nearly all parameters, and a quarter if they are in chunks.
+    for (run, whole_run) in in_parts.iter().zip(&whole).skip(1) {
+        let [part, whole] =
+            [run, whole_run].map(|it| it["held"]["optimizer"].as_f64().expect("bytes"));
+        assert!((0.45..0.65).contains(&(part / whole)), "{run}");
     }
 }
 

@@ -1,5 +1,6 @@
 //! MPI and NCCL behind stage 2's [`Communicator`](params_and_allreduce::communicator::Communicator), and the ranks of a program.
 
+pub mod counted;
 pub mod launch;
 #[cfg(feature = "mpi")]
 pub mod mpi;

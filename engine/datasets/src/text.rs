@@ -19,7 +19,7 @@ const FORM_FEED: u8 = 0x0c;
 const SMOOTHING: f64 = 0.05;
 
 /// The flag that chooses the text.
-#[derive(Args, Clone, Debug, Default)]
+#[derive(Args, Clone, Debug, Default, PartialEq)]
 pub struct TextArguments {
     /// Train on the bytes of this file; its last tenth is for validation [default: the course's pages]
     #[arg(long, value_name = "FILE")]

@@ -17,24 +17,33 @@ use crate::kernels::memory::zeros;
 /// Computes x + y: `[…, n]` or `[…, m, n]` and so on, with y of the last axes of x, such as `[n]` or `[m, n]`. Fails when y has
 /// other axes or another type, and on other types than f32, f64 and bf16.
 pub fn add(x: &Tensor, y: &Tensor) -> Result<Tensor> {
-    if !x.dims().ends_with(y.dims()) || x.dtype() != y.dtype() {
-        let (a, of_a, b, of_b) = (x.dtype(), x.dims(), y.dtype(), y.dims());
+    add_reduced(x, x, y)
+}
+
+/// Computes `sum` + y, where `sum` is the sum of x and of other devices' terms: the result of an all-reduce of x.
+///
+/// Backward, x gets the gradient of the sum, and y that of [`add`]. The graph keeps x and the result, and not `sum`. Fails as
+/// [`add`] does, and when `sum` has another shape or type than x.
+pub fn add_reduced(x: &Tensor, sum: &Tensor, y: &Tensor) -> Result<Tensor> {
+    let is_like_x = sum.shape() == x.shape() && sum.dtype() == x.dtype();
+    if !x.dims().ends_with(y.dims()) || x.dtype() != y.dtype() || !is_like_x {
+        let (a, of_a, b, of_b) = (sum.dtype(), sum.dims(), y.dtype(), y.dims());
         bail!("add: {a:?} {of_a:?} and {b:?} {of_b:?} cannot be added");
     }
     if is_rounded(x) {
-        return rounded("add", &[x, y], |of| add(&of[0], &of[1]));
+        return rounded("add", &[x, sum, y], |of| add_reduced(&of[0], &of[1], &of[2]));
     }
-    let (x, y, repeated) = (&x.contiguous()?, &y.contiguous()?, x.shape() != y.shape());
-    let sum = match (repeated, x.device().is_cuda()) {
-        (false, _) => by_element!(gpu::SUM, [x, y], |[x, y]| x + y),
+    let (sum, y, repeated) = (&sum.contiguous()?, &y.contiguous()?, x.shape() != y.shape());
+    let result = match (repeated, x.device().is_cuda()) {
+        (false, _) => by_element!(gpu::SUM, [sum, y], |[sum, y]| sum + y),
         (true, true) => {
-            let sum = x.detach().broadcast_add(&y.detach())?;
-            copied(&sum, sum.layout(), sum.dtype())?
+            let result = sum.detach().broadcast_add(&y.detach())?;
+            copied(&result, result.layout(), result.dtype())?
         }
-        (true, false) => with_elements!("add", |x, y| cpu_memory(sums(x, y))),
+        (true, false) => with_elements!("add", |sum, y| cpu_memory(sums(sum, y))),
     };
     let of_y = y.shape().clone();
-    record("add", sum, x.shape(), [x, y], move |_, grad| {
+    record("add", result, x.shape(), [x, y], move |_, grad| {
         let of_repeated = if !repeated {
             grad.clone()
         } else if grad.device().is_cuda() {
@@ -104,6 +113,23 @@ mod tests {
         assert_agree(&FEW, &noises([&[3, 7]]), &|t| add(t[0], t[0]), &|t| t[0] + t[0]);
     }
 
+    /// The other devices have twice the term of this one.
+    #[test]
+    fn after_an_all_reduce_the_term_has_the_gradient_and_the_graph_has_no_sum() {
+        let reduced = |x: &Tensor| x.detach() * 3.0;
+        for shapes in SHAPES {
+            let formula = |t: &[&Tensor]| (t[0] + (t[0].detach() * 2.0)?)?.broadcast_add(t[1]);
+            let ours = |t: &[&Tensor]| add_reduced(t[0], &reduced(t[0])?, t[1]);
+            assert_agree(&FEW, &noises(shapes), &ours, &formula);
+        }
+        let (x, y) = (noise("x", &[3, 5]), noise("y", &[5]));
+        let sum = reduced(&x).unwrap();
+        let result = add_reduced(&x, &sum, &y).unwrap();
+        let graph = result.sorted_nodes();
+        let has = |tensor: &Tensor| graph.iter().any(|it| it.id() == tensor.id());
+        assert_eq!([&x, &y, &sum].map(has), [true, true, false]);
+    }
+
     #[test]
     fn it_is_on_the_tape_and_an_empty_batch_adds_nothing() {
         let (x, y) = (noise("x", &[3, 5]), noise("y", &[5]));
@@ -115,5 +141,8 @@ mod tests {
     fn what_cannot_be_added_is_refused() {
         let error = add(&noise("x", &[3, 7]), &noise("y", &[3])).unwrap_err().to_string();
         assert!(error.starts_with("add: F64 [3, 7] and F64 [3] cannot be added"), "{error}");
+        let (x, sum, y) = (noise("x", &[3, 7]), noise("sum", &[7]), noise("y", &[7]));
+        let error = add_reduced(&x, &sum, &y).unwrap_err().to_string();
+        assert!(error.starts_with("add: F64 [7] and F64 [7] cannot be added"), "{error}");
     }
 }

@@ -8,7 +8,7 @@
 //! | [`layer_norm`](mod@layer_norm) | each row to mean 0 and variance 1, with a scale and a shift by feature |
 //! | [`relu`](mod@relu) | max(x, 0), with derivative 0 at 0 |
 //! | [`add_bias`](mod@add_bias) | x + b for each channel, with its relu, after a sum over devices |
-//! | [`add`](mod@add) | x + y, such as a layer's output and its input, with y repeated over the first axes |
+//! | [`add`](mod@add) | x + y, such as a layer's output and its input, with y repeated over the first axes; [`add_reduced`] adds y after an all-reduce |
 //! | [`add_relu`] | max(x + y, 0), at the end of a shortcut |
 //! | [`gelu`](mod@gelu), [`gelu_tanh`] | x · Φ(x), exactly and by a hyperbolic tangent |
 //! | [`softmax`](mod@softmax) | exp(x) / Σ exp(x) over the last axis |
@@ -62,7 +62,7 @@ pub mod update;
 #[cfg(test)]
 mod tests;
 
-pub use add::add;
+pub use add::{add, add_reduced};
 pub use add_bias::{add_bias, add_bias_relu};
 pub use attention::causal_attention;
 pub use avg_pool2d::{avg_pool2d, global_avg_pool};

@@ -10,18 +10,18 @@
 //! each row of a result, so the number of threads never changes the bits. On a GPU cuBLAS computes the products.
 
 use candle_core::{Result, Shape, Tensor, WithDType, bail};
-use rayon::prelude::*;
 
 use crate::backward::{Wanted, record_in_halves};
 use crate::copies::{is_rounded, rounded};
 use crate::kernels::element::{Element, by_device, cpu_memory, tensor, with_elements};
-use crate::kernels::gemm::{Matrix, Store, gemm, transposed};
+use crate::kernels::gemm::{Matrix, product, transposed};
 use crate::kernels::gpu;
-use crate::kernels::memory::{excess, product, zeros};
+use crate::kernels::memory::{self, excess, written_by_task, zeros};
 use crate::relu::{self, rectified};
 
-/// The number of rows of a task, so large that reading the other matrix is a small part of the work.
-const ROWS: usize = 64;
+/// The number of rows of a task: a multiple of the six rows of `gemm`'s tiles, and so large that reading the other matrix is a
+/// small part of the work.
+const ROWS: usize = 48;
 
 /// The number of samples in a run. The type of the tensors adds up the bias gradients of a run.
 const RUN: usize = 256;
@@ -54,7 +54,7 @@ fn multiply(x: &Tensor, weight: &Tensor, bias: &Tensor, with_relu: bool) -> Resu
         bail!("linear: inputs and outputs must be at least 1, got weights {:?}", weight.dims());
     }
     if x.device().is_cpu()
-        && let Some(excess) = excess(product(&shape), x.dtype())
+        && let Some(excess) = excess(memory::product(&shape), x.dtype())
     {
         bail!("linear: an output {shape:?} {excess}");
     }
@@ -165,20 +165,17 @@ impl Linear {
     fn weight_gradient<T: Element>(&self, x: &[T], grad: &[T]) -> Vec<T> {
         let Self { inputs, outputs, .. } = *self;
         let samples = x.len() / inputs;
-        let mut dweight = zeros(inputs * outputs);
-        // An empty batch has no columns to split into tasks.
+        // An empty batch has no products to add.
         if samples == 0 {
-            return dweight;
+            return zeros(inputs * outputs);
         }
         let x = Matrix::new(x, samples, inputs);
         let grad = Matrix::new(grad, samples, outputs);
-        let tasks = dweight.par_chunks_mut(ROWS * outputs).enumerate();
-        tasks.for_each(|(task, dweight)| {
-            let first = task * ROWS;
-            let x = x.columns(first..first + dweight.len() / outputs);
-            gemm(x.transposed(), grad, dweight, Store::Replace);
-        });
-        dweight
+        written_by_task(inputs * outputs, ROWS * outputs, |task, dweight| {
+            let x = x.columns(task * ROWS..inputs.min((task + 1) * ROWS));
+            (product(x.transposed(), grad, dweight), ())
+        })
+        .0
     }
 }
 
@@ -186,16 +183,17 @@ impl Linear {
 fn rows_of_product<T: Element>(
     a: &[T],
     b: Matrix<'_, T>,
-    finish: impl Fn(&mut [T]) + Sync,
+    finish: impl Fn(&mut [T]) + Sync + Send,
 ) -> Vec<T> {
     let (inner, columns) = b.size();
-    let mut rows = zeros(a.len() / inner * columns);
-    let tasks = rows.par_chunks_mut(ROWS * columns).zip(a.par_chunks(ROWS * inner));
-    tasks.for_each(|(rows, a)| {
-        gemm(Matrix::new(a, a.len() / inner, inner), b, rows, Store::Replace);
+    written_by_task(a.len() / inner * columns, ROWS * columns, |task, rows| {
+        let a = &a[task * ROWS * inner..];
+        let a = &a[..a.len().min(ROWS * inner)];
+        let rows = product(Matrix::new(a, a.len() / inner, inner), b, rows);
         finish(rows);
-    });
-    rows
+        (rows, ())
+    })
+    .0
 }
 
 #[cfg(test)]

@@ -156,7 +156,7 @@ fn why_devices_wait(theirs: &Checked, found: &Checked) -> (String, &'static str)
             let law = match (right.action, got.action) {
                 (Action::Forward(_), Action::Backward(0)) => WARM_UP,
                 _ if only_passes => IN_TURN,
-                (action, _) if action.sends() => SENT,
+                (Action::SendActivation(_) | Action::SendGradient(_), _) => SENT,
                 _ => AWAITED,
             };
             return (format!("stage {stage} does {:?} before {:?}", got.action, right.action), law);

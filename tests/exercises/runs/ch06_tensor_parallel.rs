@@ -8,7 +8,7 @@ use concise_wrapper::weights::Weights;
 use model_parallel::layers::Layers;
 use model_parallel::tensor_parallel::mappings::{by_column, by_row};
 use ops::backward::record_copy;
-use ops::{add_bias, flatten, linear};
+use ops::{flatten, linear};
 
 use super::pipeline::{DEVICES, IMAGES, OPTIONS};
 use super::prelude::*;
@@ -36,7 +36,7 @@ fn ours() -> Layers {
         Ok(move |images: &Tensor| {
             let up = |x: &Tensor| gelu(&linear(x, &a, &a_bias)?);
             let hidden = by_column(&flatten(images)?, &group, up)?;
-            by_row(&hidden, &group, |h| linear(h, &b, &no_bias), |sum| add_bias(sum, &b_bias))
+            by_row(&hidden, &group, |h| linear(h, &b, &no_bias), &b_bias)
         })
     })
 }

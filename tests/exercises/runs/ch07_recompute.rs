@@ -15,7 +15,7 @@ pub use crate::checks::ch07_recompute::Answer;
 pub fn run(answer: Answer) -> Run {
     let (layers, device) = (Layers::dense(&WIDTHS)?, DevicePlan::slices(1)?.slots()[0].open()?);
     let (setting, mut sgd) =
-        (Setting { sample: &SAMPLE, rows: 128, tries: 5 }, Sgd::new(Momentum::default()));
+        (Setting { sample: &SAMPLE, rows: 128, tries: 5, parts: 1 }, Sgd::new(Momentum::default()));
     let each = partition::each(&layers);
     let tensors = device.tensors();
     let costs: Vec<Cost> = device

@@ -80,7 +80,7 @@ pub(super) fn measure(layers: &Layers) -> Run<Vec<Cost>> {
     let device = DevicePlan::slices(1)?.slots()[0].open()?;
     let rows = OPTIONS.batch_size / MICRO_BATCHES;
     let (setting, mut sgd) =
-        (Setting { sample: &SAMPLE, rows, tries: 5 }, Sgd::new(Momentum::default()));
+        (Setting { sample: &SAMPLE, rows, tries: 5, parts: 1 }, Sgd::new(Momentum::default()));
     let tensors = device.tensors();
     let measure = || {
         partition::measure(layers, &partition::each(layers), setting, DType::F32, tensors, &mut sgd)

@@ -38,7 +38,7 @@ fn train(name: &str, checked: &Checked, link: Option<f64>) -> Run<(Training, Byt
             let network = layers.build(unit..unit + 1, OPTIONS.seed, DType::F32, rank.device())?;
             Sharded::new(unit, network, replicas)
         };
-        let executor = Executor::of_units(checked, comm, mesh, &SAMPLE, Settings::default(), unit)?;
+        let executor = Executor::of_units(checked, comm, mesh, &SAMPLE, Settings::IMAGES, unit)?;
         let part = Training::of(name, &executor, (&data, &OPTIONS))?;
         let mut whole = Snapshot::new();
         for unit in executor.units() {

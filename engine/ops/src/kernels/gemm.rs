@@ -4,6 +4,7 @@
 //! Beside a function of `memory` this is the only `unsafe` code on the CPU: every condition of a sound call is checked before
 //! the call.
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::element::Element;
@@ -67,24 +68,55 @@ pub(crate) enum Store {
 
 /// Multiplies `a`, m × k, by `b`, k × n, into `out`, m × n and row by row, in the calling thread. The order of the additions,
 /// and so the bits on one machine, depend on the shapes only. Panics when the shapes do not match.
-#[expect(unsafe_code, reason = "gemm's kernels take raw pointers; lengths are checked")]
+#[expect(unsafe_code, reason = "memory of initialised numbers")]
 pub(crate) fn gemm<T: Element>(a: Matrix<'_, T>, b: Matrix<'_, T>, out: &mut [T], store: Store) {
+    // SAFETY: a pointer to the numbers of a unique borrow, which have values.
+    unsafe { multiply(a, b, (out.as_mut_ptr(), out.len()), store) }
+}
+
+/// Does the same for memory without values: returns the product in this memory. Also panics when k is 0.
+#[expect(unsafe_code, reason = "a product writes all of its memory")]
+pub(crate) fn product<'out, T: Element>(
+    a: Matrix<'_, T>,
+    b: Matrix<'_, T>,
+    out: &'out mut [MaybeUninit<T>],
+) -> &'out mut [T] {
+    assert_ne!(a.cols, 0, "a product of nothing writes nothing");
+    // SAFETY: a pointer to the numbers of a unique borrow. `gemm` reads no number before it has written it, and with k > 0
+    // writes all of them.
+    unsafe {
+        multiply(a, b, (out.as_mut_ptr().cast(), out.len()), Store::Replace);
+        out.assume_init_mut()
+    }
+}
+
+/// # Safety
+///
+/// Nothing else uses the memory of `out`, a pointer and its numbers. They have values unless `store` is to replace them.
+#[expect(unsafe_code, reason = "gemm's kernels take raw pointers; lengths are checked")]
+unsafe fn multiply<T: Element>(
+    a: Matrix<'_, T>,
+    b: Matrix<'_, T>,
+    (out, len): (*mut T, usize),
+    store: Store,
+) {
     assert_eq!(a.cols, b.rows, "inner dimensions of a product must agree");
     let (m, n, k) = (a.rows, b.cols, a.cols);
-    assert_eq!(Some(out.len()), m.checked_mul(n), "a {m}×{n} product needs its room");
+    assert_eq!(Some(len), m.checked_mul(n), "a {m}×{n} product needs its room");
     // `gemm` takes signed strides. A slice has at most isize::MAX bytes.
     let signed = |stride: usize| stride as isize;
     let keep = store == Store::Accumulate;
     // SAFETY: a `Matrix` only holds a slice that reaches to the matrix's last element. `new` and
     // `strided` check this, without wrapping. `columns` drops the elements before its first column
-    // and never moves the last column to the right. `transposed` refers to the same elements. `out`
-    // is a unique borrow of exactly m·n elements. `gemm` supports both types of `Element`.
+    // and never moves the last column to the right. `transposed` refers to the same elements. The
+    // caller has the only pointer to the m·n elements of `out`. `gemm` supports both types of
+    // `Element`.
     unsafe {
         gemm::gemm(
             m,
             n,
             k,
-            out.as_mut_ptr(),
+            out,
             1,
             signed(n),
             keep,
@@ -124,6 +156,7 @@ pub(crate) fn transposed<T: Element>(matrix: &[T], columns: usize) -> Vec<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::memory::written_by_task;
 
     #[test]
     fn products_of_all_orientations() {
@@ -132,6 +165,10 @@ mod tests {
         let mut out = [0.0; 4];
         gemm(Matrix::new(&a, 2, 3), Matrix::new(&b, 3, 2), &mut out, Store::Replace);
         assert_eq!(out, [2.0, 7.0, 5.0, 16.0]);
+        let (result, _) = written_by_task(4, 4, |_, memory| {
+            (product(Matrix::new(&a, 2, 3), Matrix::new(&b, 3, 2), memory), ())
+        });
+        assert_eq!(result, out);
         gemm(
             Matrix::new(&a, 3, 2).transposed(),
             Matrix::new(&b, 2, 3).transposed(),

@@ -42,7 +42,7 @@ static MACHINE: LazyLock<usize> = LazyLock::new(|| {
 
 /// Allocates memory for `len` numbers. All threads fill the memory with zeros.
 pub(crate) fn zeros<T: Copy + Default + Send>(len: usize) -> Vec<T> {
-    if len < BLOCK { vec![T::default(); len] } else { made(len, |_, _| {}) }
+    made_by_task(len, BLOCK, |_, _| {}).0
 }
 
 /// Computes `len` numbers in parallel. `make` overwrites the zeros of a run of neighbouring numbers, at these indices.
@@ -65,23 +65,44 @@ pub(crate) fn made<T: Copy + Default + Send>(
 
 /// Computes `len` numbers in parallel, `of_task` of them in each task. `make` overwrites the zeros of the task with this number.
 /// Also returns the results of the tasks, in order.
-#[expect(unsafe_code, reason = "the memory has no initial values; each task writes its own")]
 pub(crate) fn made_by_task<T: Copy + Default + Send, R: Send>(
     len: usize,
     of_task: usize,
     make: impl Fn(usize, &mut [T]) -> R + Sync + Send,
 ) -> (Vec<T>, Vec<R>) {
+    written_by_task(len, of_task, |task, memory| {
+        let numbers = zeroed(memory);
+        let result = make(task, numbers);
+        (numbers, result)
+    })
+}
+
+/// Does the same for a `write` that gets memory without values. It returns this memory with a value in each place.
+#[expect(unsafe_code, reason = "the memory has no initial values; each task writes its own")]
+pub(crate) fn written_by_task<T: Copy + Send, R: Send>(
+    len: usize,
+    of_task: usize,
+    write: impl for<'a> Fn(usize, &'a mut [MaybeUninit<T>]) -> (&'a mut [T], R) + Sync + Send,
+) -> (Vec<T>, Vec<R>) {
     let mut numbers = Vec::with_capacity(len);
     let tasks = numbers.spare_capacity_mut()[..len].par_chunks_mut(of_task).enumerate();
     let results = tasks.map(|(task, memory)| {
-        memory.fill(MaybeUninit::new(T::default()));
-        // SAFETY: the line above has written each number of `memory`.
-        make(task, unsafe { &mut *(std::ptr::from_mut(memory) as *mut [T]) })
+        let place = (memory.as_ptr().cast(), memory.len());
+        let (numbers, result) = write(task, memory);
+        assert_eq!((numbers.as_ptr(), numbers.len()), place, "a task returns its own memory");
+        result
     });
     let results = results.collect();
-    // SAFETY: the tasks have written all numbers, each in its memory.
+    // SAFETY: the tasks have all memory of `numbers`, and each has returned its part as initialised numbers.
     unsafe { numbers.set_len(len) };
     (numbers, results)
+}
+
+#[expect(unsafe_code, reason = "the memory has no initial values")]
+fn zeroed<T: Copy + Default>(memory: &mut [MaybeUninit<T>]) -> &mut [T] {
+    memory.fill(MaybeUninit::new(T::default()));
+    // SAFETY: the line above has written each number.
+    unsafe { memory.assume_init_mut() }
 }
 
 /// Computes rows of `columns` numbers in parallel. `make` overwrites the zeros of the row with this number.

@@ -110,8 +110,9 @@ impl<T: Element> Panels<T> {
         Self { numbers, rows }
     }
 
-    /// Copies the transpose of the matrix.
-    #[inline(always)]
+    /// Copies the transpose of the matrix. Not compiled for wide vectors: a store of sixteen scattered numbers takes longer than
+    /// sixteen stores.
+    #[inline(never)]
     pub(crate) fn transposed(matrix: &[T], rows: usize, columns: usize, stride: usize) -> Self {
         let mut numbers = Scratch::new(columns * rows.next_multiple_of(COLUMNS));
         for (row, from) in matrix.chunks(stride).take(rows).enumerate() {
