@@ -82,6 +82,8 @@ pub struct Cost {
     pub backward_weight: f64,
     /// The sum over replicas.
     pub all_reduce: f64,
+    /// Of this sum, the seconds in which the device itself adds and copies, and does not compute.
+    pub handling: f64,
     /// The update.
     pub update: f64,
     /// Bytes of the parameters, and of their gradients.
@@ -107,6 +109,7 @@ impl Cost {
         backward_input: 1.0,
         backward_weight: 1.0,
         all_reduce: 0.0,
+        handling: 0.0,
         update: 0.0,
         parameters: 0,
         optimizer: 0,
@@ -136,10 +139,11 @@ impl Cost {
         self
     }
 
-    pub(crate) fn times(&mut self) -> [&mut f64; 6] {
-        let Self { forward, backward, backward_input, backward_weight, all_reduce, update, .. } =
-            self;
-        [forward, backward, backward_input, backward_weight, all_reduce, update]
+    pub(crate) fn times(&mut self) -> [&mut f64; 7] {
+        let Self { forward, backward, backward_input, backward_weight, .. } = self;
+        let of_step = [&mut self.all_reduce, &mut self.handling, &mut self.update];
+        let [all_reduce, handling, update] = of_step;
+        [forward, backward, backward_input, backward_weight, all_reduce, handling, update]
     }
 
     /// The times of the units of a cut, from those of all layers. Panics when the cut has a layer without a cost.
@@ -160,6 +164,11 @@ impl Cost {
             Action::Update => self.update,
             _ => 0.0,
         }
+    }
+
+    /// Of a collective's seconds, those in which the device does not compute.
+    pub(crate) fn handling(&self, action: Action) -> f64 {
+        if action == Action::AllReduce { self.handling } else { self.handling / 2.0 }
     }
 }
 // ANCHOR_END: cost

@@ -426,7 +426,7 @@ pub fn in_one_order(replicas: &[Vec<Instruction>]) -> Result<(), Error> {
 /// The smallest number of messages that channels must hold, which is at most `capacity`.
 fn smallest_capacity(schedule: &Schedule, capacity: usize) -> Result<usize, Error> {
     // The order counts, and the times do not.
-    let stuck = |capacity| run(schedule, capacity, 0.0, |_| 0.0).err();
+    let stuck = |capacity| run(schedule, capacity, 0.0, |_| 0.0, |_| 0.0).err();
     let enough = |&capacity: &usize| stuck(capacity).is_none();
     // No channel ever carries more messages.
     let most = schedule.units() * schedule.micro_batches;

@@ -193,6 +193,7 @@ fn once<M: ModuleT>(
         backward_input,
         backward_weight,
         all_reduce,
+        handling: 0.0,
         update,
         parameters: weights.parameter_bytes(),
         optimizer: state.iter().map(|(_, tensor)| size_in_bytes(tensor)).sum(),

@@ -129,7 +129,7 @@ impl RunArguments {
     /// not divide the width.
     pub fn gpt(&self, width: Option<u32>) -> Result<(Layers, NetworkSize)> {
         let (flags, usual) = (&self.gpt, Gpt::default());
-        let gpt @ Gpt { vocabulary, context, width, heads, blocks } = Gpt {
+        let gpt = Gpt {
             context: flags.context.unwrap_or(usual.context),
             width: width.map_or(usual.width, |width| width as usize),
             heads: flags.heads.unwrap_or(usual.heads),
@@ -141,24 +141,7 @@ impl RunArguments {
                 "--data is about images, and --model gpt reads a text: take --text"
             ));
         }
-        if !width.is_multiple_of(heads) {
-            bail!(UsageError::new(format_args!(
-                "--width {width} cannot be cut into {}: take a multiple, such as {}",
-                counted(heads, "head"),
-                width.next_multiple_of(heads)
-            )));
-        }
-        let layers = Layers::gpt(&gpt)?;
-        let parameters = layers.parameters(0..layers.len())?;
-        let size = NetworkSize {
-            cause: format!("--width {width}"),
-            advice: "a smaller --width",
-            parameters: parameters.iter().map(ParameterSpec::elements).sum(),
-            // The results of all operations, and their gradients for a block.
-            training: context * (19 * width * (blocks + 1) + 3 * vocabulary),
-            evaluation: context * (16 * width + 2 * vocabulary),
-        };
-        Ok((layers, size))
+        sized_gpt(&gpt)
     }
 
     /// Refuses flags of a GPT for another model.
@@ -169,6 +152,29 @@ impl RunArguments {
         let text = "--blocks, --heads, --context and --text are about --model gpt";
         Err(UsageError::new(text))
     }
+}
+
+/// A GPT and its sizes. Fails with a [`UsageError`] when heads do not divide the width.
+pub fn sized_gpt(gpt: &Gpt) -> Result<(Layers, NetworkSize)> {
+    let Gpt { vocabulary, context, width, heads, blocks } = *gpt;
+    if !width.is_multiple_of(heads) {
+        bail!(UsageError::new(format_args!(
+            "--width {width} cannot be cut into {}: take a multiple, such as {}",
+            counted(heads, "head"),
+            width.next_multiple_of(heads)
+        )));
+    }
+    let layers = Layers::gpt(gpt)?;
+    let parameters = layers.parameters(0..layers.len())?;
+    let size = NetworkSize {
+        cause: format!("--width {width}"),
+        advice: "a smaller --width",
+        parameters: parameters.iter().map(ParameterSpec::elements).sum(),
+        // The results of all operations, and their gradients for a block.
+        training: context * (19 * width * (blocks + 1) + 3 * vocabulary),
+        evaluation: context * (16 * width + 2 * vocabulary),
+    };
+    Ok((layers, size))
 }
 
 /// The data, the model and the devices of a program.

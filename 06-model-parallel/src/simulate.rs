@@ -123,7 +123,8 @@ pub(crate) fn simulate(
         return Err(Refused(format!("{wrong} s is no time that something takes")));
     }
     let work = |it: Instruction| costs[it.unit].seconds(it.action);
-    let mut spans = run(schedule, capacity, message, work)
+    let handling = |it: Instruction| costs[it.unit].handling(it.action);
+    let mut spans = run(schedule, capacity, message, work, handling)
         .expect("a checked schedule has no deadlock, however long the passes take");
     let held = weigh(schedule, costs, spans.iter().map(|it| (it.stage, it.instruction)));
     spans.iter_mut().zip(held).for_each(|(span, held)| span.held = held);
@@ -204,12 +205,14 @@ impl Traffic {
 /// can go on. Time starts at 0. A message takes `message` seconds, and another instruction takes `work` seconds.
 ///
 /// Each stage has a clock of its own, and goes on until it waits for another stage. The result does not depend on the
-/// order of the stages' turns. All replicas do the same at the same time.
+/// order of the stages' turns. All replicas do the same at the same time. Of a collective's time, the stage itself spends
+/// `handling` seconds.
 pub(crate) fn run(
     schedule: &Schedule,
     capacity: usize,
     message: f64,
     work: impl Fn(Instruction) -> f64,
+    handling: impl Fn(Instruction) -> f64,
 ) -> Result<Vec<Span>, Vec<Wait>> {
     let mut channels = BTreeMap::<_, Traffic>::new();
     let mut spans: Vec<Vec<Span>> = vec![Vec::new(); schedule.stages()];
@@ -239,6 +242,7 @@ pub(crate) fn run(
                         clocks[stage] = start.max(room);
                         start = clocks[stage].max(streams[stage]);
                         starts[stage].push(start);
+                        clocks[stage] += handling(instruction);
                         streams[stage] = start + work(instruction);
                         ends.insert((unit, action == Action::Gather), streams[stage]);
                         (Some(streams[stage]), stage)

@@ -18,7 +18,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use itertools::iproduct;
-use model_parallel::{Refused, Schedule};
+use model_parallel::{Instruction, Refused, Schedule};
 use strategies::{List, alone, ddp, passes, prefetched, recomputed, zero1, zero2, zero3};
 
 // ANCHOR: strategy
@@ -57,7 +57,14 @@ impl Strategy {
     /// The list of a step of so many units and micro-batches on each of so many replicas. One replica has nothing to
     /// share.
     pub fn schedule(self, units: usize, micro_batches: usize, replicas: usize) -> Schedule {
-        let mut list: List = passes(units, micro_batches);
+        self.of_passes(passes(units, micro_batches), replicas)
+    }
+
+    /// The list of a step with these passes, in their order, on each of so many replicas.
+    pub fn of_passes(self, mut list: List, replicas: usize) -> Schedule {
+        let of_list = |of: fn(&Instruction) -> Option<usize>| list.iter().filter_map(of).max();
+        let units = of_list(|it| Some(it.unit + 1)).unwrap_or(0);
+        let micro_batches = of_list(|it| Some(it.action.micro_batch()? + 1)).unwrap_or(0);
         if let Some(every) = self.recomputes {
             list = recomputed(list, |unit| unit.is_multiple_of(every));
         }

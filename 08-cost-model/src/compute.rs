@@ -1,107 +1,194 @@
-//! The compute time of a step on a device, as a straight line: a fixed time, and a time for every sample.
+//! What a unit takes and holds, as a straight line in the number of samples: measured with two numbers of samples.
+//!
+//! ```text
+//! a pass over b samples   fixed + b · sample
+//! ```
+//!
+//! `fixed` does not shrink when devices share the batch: a GPU launches the same kernels, and every device runs the same
+//! layers. For this reason a small batch is not faster on more devices.
 
+use candle_core::DType;
+use concise_wrapper::Error;
+use concise_wrapper::optimizer::AdamW;
+use concise_wrapper::slow_link::{SlowNetwork, Slowness};
+use devices::DevicePlan;
 use harness::statistics::median;
-use serde::{Deserialize, Serialize};
+use model_parallel::execute::{Executor, Settings};
+use model_parallel::layers::Layers;
+use model_parallel::mesh::Mesh;
+use model_parallel::partition::{self, Setting, each};
+use model_parallel::{Action, Cost, Instruction, UNBOUNDED, check};
+use params_and_allreduce::communicator::{Alone, Communicator as _};
+use params_and_allreduce::thread::{DEFAULT_TIMEOUT, RankFailure, run_ranks};
+use sharded_state::Sharing;
+use split_batch::loader::LocalBatch;
 
-use crate::step::Compute;
+use crate::run::{timed, zeros};
 
-/// The time of a step on a device alone.
-///
-/// ```text
-/// forward and backward of b samples   fixed + b · sample
-/// ```
-///
-/// `fixed` does not shrink when devices share the batch: a GPU launches the same kernels, and every device runs the same
-/// layers. For this reason a small batch is not faster on more devices.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Line {
-    /// Seconds of both passes that do not depend on the number of samples.
-    pub fixed: f64,
-    /// Seconds of both passes for each sample.
-    pub sample: f64,
-    /// The share of the forward pass in both passes, 0 to 1.
-    pub forward: f64,
-    /// Seconds of the update of the weights.
-    pub update: f64,
+/// The steps in which layers are timed. The median counts.
+const TRIES: usize = 9;
+
+// ANCHOR: line
+/// The costs of all layers of a model with any number of samples: lines through two measurements.
+#[derive(Clone, Debug)]
+pub struct Lines {
+    few: (usize, Vec<Cost>),
+    many: (usize, Vec<Cost>),
 }
 
-/// Measured seconds of both passes and of the update, with a number of samples.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Measured {
-    /// Samples.
-    pub samples: usize,
-    /// Of the forward and the backward pass together.
-    pub passes: f64,
-    /// Of the update.
-    pub update: f64,
-}
-
-impl Measured {
-    /// The median of several measurements with the same number of samples.
-    pub fn median(trials: &[Self]) -> Self {
-        let middle = |pick: fn(&Self) -> f64| median(trials.iter().map(pick));
-        Self {
-            samples: trials.first().map_or(0, |trial| trial.samples),
-            passes: middle(|trial| trial.passes),
-            update: middle(|trial| trial.update),
-        }
-    }
-}
-
-impl Line {
-    /// The line through two measurements. `forward` is the share of the forward pass in both passes.
-    ///
-    /// If noise makes the line fall, or begin below zero, the line goes through the origin and the larger measurement.
-    // ANCHOR: through
-    pub fn through(few: Measured, many: Measured, forward: f64) -> Self {
-        let [b, c] = [few.samples, many.samples].map(|samples| samples as f64);
-        let slope = (many.passes - few.passes) / (c - b);
-        let fixed = few.passes - slope * b;
-        let (fixed, sample) = match slope.is_finite() && slope > 0.0 && fixed >= 0.0 {
-            true => (fixed, slope),
-            false => (0.0, many.passes / c),
+impl Lines {
+    /// The costs of all layers with so many samples.
+    pub fn at(&self, samples: usize) -> Vec<Cost> {
+        let ((few, low), (many, high)) = (&self.few, &self.many);
+        let seconds = |a, b| line([*few as f64, a], [*many as f64, b], samples as f64);
+        let bytes = |a: usize, b: usize| {
+            let more = (b as f64 - a as f64) / (*many as f64 - *few as f64);
+            (a as f64 + more * (samples as f64 - *few as f64)).round() as usize
         };
-        Self { fixed, sample, forward, update: few.update.min(many.update) }
-    }
-    // ANCHOR_END: through
-
-    /// A step with so many samples.
-    pub fn of(&self, samples: f64) -> Compute {
-        let passes = self.fixed + self.sample * samples;
-        let forward = passes * self.forward;
-        Compute { forward, backward: passes - forward, update: self.update }
+        let at = |(a, b): (&Cost, &Cost)| Cost {
+            // The weights are the same with any number of samples.
+            all_reduce: a.all_reduce.min(b.all_reduce),
+            update: a.update.min(b.update),
+            activations: bytes(a.activations, b.activations),
+            halves: bytes(a.halves, b.halves),
+            input: bytes(a.input, b.input),
+            output: bytes(a.output, b.output),
+            ..a.with(b, seconds)
+        };
+        low.iter().zip(high).map(at).collect()
     }
 }
+
+/// The line through two measurements, at x. If noise makes the line fall, or begin below zero, the line goes through the
+/// origin and the larger measurement.
+fn line([b, few]: [f64; 2], [c, many]: [f64; 2], x: f64) -> f64 {
+    let slope = (many - few) / (c - b);
+    let fixed = few - slope * b;
+    match slope > 0.0 && fixed >= 0.0 {
+        true => fixed + slope * x,
+        false => many / c * x,
+    }
+}
+// ANCHOR_END: line
+
+// ANCHOR: measure
+/// Measures the layers on all devices of a plan at the same time. Slices of one CPU share its memory, its caches and its
+/// power, so a slice is slower when other slices compute.
+///
+/// The seconds are those of stage 6's executor: in a loop around one layer, everything would be in a cache. With `parts`,
+/// the devices share each layer, and the passes contain the messages of tensor parallelism on this link. A layer takes
+/// as long as on the slowest device. Fails when a rank fails.
+pub fn measure(
+    plan: &DevicePlan,
+    (layers, sample): (&Layers, &[usize]),
+    samples: [usize; 2],
+    (parts, slow): (bool, Option<Slowness>),
+) -> Result<Lines, RankFailure<Error>> {
+    let slow = slow.map(|slow| SlowNetwork::new(slow, DEFAULT_TIMEOUT));
+    let mesh = if parts { Mesh::tensor(plan.len()) } else { Mesh::pipeline(1) };
+    let [few, many] = samples.map(|rows| {
+        let setting = Setting { sample, rows, tries: 1, parts: mesh.tensor };
+        let of_ranks = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
+            let (device, units) = (rank.device(), each(layers));
+            let comm = || slow.as_ref().map_or(rank.into(), |slow| slow.slow_down(rank.into()));
+            let group = if parts { comm() } else { Alone(device.clone()).into() };
+            let (tensors, adamw) = (DType::F32, &mut AdamW::default());
+            let mut costs = partition::measure(layers, &units, setting, tensors, device, adamw)?;
+            let list = Sharing::Ddp.plain().schedule(units.len(), 1, 1);
+            let checked = check(list, UNBOUNDED).map_err(|wrong| Error::Model(wrong.into()))?;
+            let build = |unit| layers.build_part(unit, 1, DType::F32, device, &group);
+            let units = units.into_iter().map(build).collect::<Result<Vec<_>, _>>()?;
+            let executor =
+                Executor::with(&checked, units, group.clone(), mesh, sample, Settings::of(layers))?;
+            let shards = vec![zeros(layers, sample, rows, device)?];
+            timed(&executor, &LocalBatch { shards, samples: rows }, rank, TRIES)?;
+            let steps = executor.measured().steps;
+            for (unit, cost) in costs.iter_mut().enumerate() {
+                let seconds = |action| {
+                    let spans = steps.iter().skip(1).flatten();
+                    let of = spans.filter(|it| it.instruction == Instruction { unit, action });
+                    median(of.map(|it| it.end - it.start))
+                };
+                cost.forward = seconds(Action::Forward(0));
+                cost.backward = seconds(Action::Backward(0));
+                cost.update = seconds(Action::Update);
+            }
+            Ok::<_, Error>(costs)
+        })?;
+        let slower = |(a, b): (&Cost, &Cost)| a.with(b, f64::max);
+        let slowest = of_ranks.into_iter().reduce(|a, b| a.iter().zip(&b).map(slower).collect());
+        Ok((rows, slowest.unwrap_or_default()))
+    });
+    Ok(Lines { few: few?, many: many? })
+}
+// ANCHOR_END: measure
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use model_parallel::gpt::Gpt;
 
-    fn measured(samples: usize, passes: f64) -> Measured {
-        Measured { samples, passes, update: passes / 100.0 }
-    }
+    use super::*;
+    use crate::plan::merged;
 
     #[test]
     fn a_line_goes_through_what_was_measured() {
-        let line = Line::through(measured(10, 7.0), measured(30, 15.0), 0.25);
-        assert_eq!(line, Line { fixed: 3.0, sample: 0.4, forward: 0.25, update: 0.07 });
-        let compute = line.of(20.0);
-        assert_eq!(compute, Compute { forward: 2.75, backward: 8.25, update: 0.07 });
-    }
-
-    #[test]
-    fn of_several_measurements_the_middle_one_counts() {
-        let trials = [measured(8, 3.0), measured(8, 9.0), measured(8, 4.0)];
-        assert_eq!(Measured::median(&trials), measured(8, 4.0));
+        let cost = |seconds: f64, activations, update| Cost {
+            forward: seconds,
+            backward: 3.0 * seconds,
+            update,
+            activations,
+            parameters: 80,
+            ..Cost::default()
+        };
+        let (few, many) = ((10, vec![cost(7.0, 50, 2.0)]), (30, vec![cost(15.0, 130, 1.0)]));
+        let lines = Lines { few, many };
+        for (samples, seconds, activations) in [(10, 7.0, 50), (20, 11.0, 90), (40, 19.0, 170)] {
+            assert_eq!(lines.at(samples), [cost(seconds, activations, 1.0)], "{samples}");
+        }
     }
 
     #[test]
     fn noise_makes_no_line_that_cannot_be() {
-        let falling = Line::through(measured(10, 7.0), measured(30, 6.0), 0.5);
-        assert_eq!((falling.fixed, falling.sample), (0.0, 0.2));
-        let below = Line::through(measured(10, 1.0), measured(30, 6.0), 0.5);
-        assert_eq!((below.fixed, below.sample), (0.0, 0.2));
-        let same = Line::through(measured(10, 5.0), measured(10, 5.0), 0.5);
-        assert_eq!((same.fixed, same.sample), (0.0, 0.5));
+        for (few, many, expected) in [(7.0, 6.0, 4.0), (1.0, 6.0, 4.0), (7.0, 15.0, 11.0)] {
+            assert_eq!(line([10.0, few], [30.0, many], 20.0), expected);
+        }
+    }
+
+    /// The bytes of layers, measured with two numbers of samples, are the bytes with a third number, in one piece and by
+    /// layers; and half of the cut tensors, on each of two devices.
+    #[test]
+    fn bytes_are_exact() {
+        let gpt = Gpt { vocabulary: 24, context: 6, width: 16, heads: 2, blocks: 2 };
+        let cases = [
+            (Layers::dense(&[12, 20, 16, 10]).unwrap(), &[12][..]),
+            (Layers::gpt(&gpt).unwrap(), &[6]),
+        ];
+        for (layers, sample) in cases {
+            let measured = |devices, samples, parts| {
+                let plan = DevicePlan::slices(devices).unwrap();
+                measure(&plan, (&layers, sample), samples, (parts, None)).unwrap()
+            };
+            let bytes = |it: &Cost| {
+                (it.parameters, it.optimizer, it.activations, it.halves, it.input, it.output)
+            };
+            let all = |costs: &[Cost]| costs.iter().map(bytes).collect::<Vec<_>>();
+            let (line, other) = (measured(1, [2, 6], false), measured(2, [4, 8], false));
+            assert_eq!(all(&line.at(4)), all(&other.at(4)), "{}", layers.name());
+            // The whole model as one unit.
+            let (setting, mut adamw) =
+                (Setting { sample, rows: 4, tries: 1, parts: 1 }, AdamW::default());
+            let device = &candle_core::Device::Cpu;
+            let whole: Vec<_> = std::iter::once(0..layers.len()).collect();
+            let whole =
+                partition::measure(&layers, &whole, setting, DType::F32, device, &mut adamw);
+            let (whole, merged) = (whole.unwrap()[0], merged(&line.at(4)));
+            assert_eq!(merged.activations, whole.activations, "{}", layers.name());
+            assert_eq!((merged.parameters, merged.output), (whole.parameters, whole.output));
+            let parts = measured(2, [2, 4], true);
+            let sum =
+                |of: fn(&Cost) -> usize, costs: Vec<Cost>| costs.iter().map(of).sum::<usize>();
+            let [whole, part] = [line.at(4), parts.at(4)].map(|it| sum(|it| it.parameters, it));
+            assert!(part < whole && 2 * part >= whole, "{part} of {whole}");
+        }
     }
 }

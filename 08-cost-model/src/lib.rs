@@ -1,31 +1,23 @@
-//! Stage 8: the time of a step on k devices, predicted before the step runs.
+//! Stage 8: does it fit, and how fast is it? Answered before the step runs.
 //!
-//! Two measurements come first: the compute time of a device with its share of the batch, and the time of a message between
-//! idle devices. The rest is arithmetic, which also works for machines on paper.
+//! A step is a list, as in stages 6 and 7. Stage 6's simulator says when everything happens, and what every device holds
+//! meanwhile. This stage gives the simulator its costs: measured on this machine, or assumed for machines on paper.
 //!
 //! | module | what it teaches |
 //! | --- | --- |
-//! | [`mod@link`] | a message costs a latency, and a time for each byte; the device that is busy meanwhile |
-//! | [`hosts`] | which link is between which devices |
-//! | [`mod@all_reduce`] | naive, tree and ring in closed form, and rings in rings for several hosts |
-//! | [`compute`] | a step is a straight line: a fixed time, and a time for every sample |
-//! | [`model`] | the numbers of a model that decide its time; when its buckets are full |
-//! | [`step`] | the communication that overlap hides, and the rest |
-//! | [`training`] | the prediction of a training step |
-//! | [`measure`] | the measurements of this machine, and the steps that test a prediction |
-//! | [`record`] | the lines of `--metrics` |
-//! | [`paper`] | machines on paper, with assumed speeds |
+//! | [`mod@link`] | a message costs a latency, and a time for each byte; hosts and their ports |
+//! | [`mod@all_reduce`] | the cost of every collective in closed form |
+//! | [`compute`] | what a layer takes and holds is a straight line in the samples, measured twice |
+//! | [`plan`] | a strategy on a mesh: its list, and the prediction of a step |
+//! | [`paper`] | machines on paper, with assumed speeds and counted layers |
+//! | [`mod@run`] | steps that run, to compare |
 //!
-//! The model leaves out the loading of data, evaluation, batch norm across devices, and all differences between steps. A
-//! prediction is about steps that no other program disturbs.
+//! The model leaves out the loss, the loading of data, evaluation, and all differences between steps. A prediction is about
+//! steps that no other program disturbs, and uses no measurement of the step that it predicts.
 
 pub mod all_reduce;
 pub mod compute;
-pub mod hosts;
 pub mod link;
-pub mod measure;
-pub mod model;
 pub mod paper;
-pub mod record;
-pub mod step;
-pub mod training;
+pub mod plan;
+pub mod run;

@@ -1,141 +1,152 @@
-//! The text of a measured number of devices: its parts, and a table of its steps.
+//! The table of all plans, and the conclusion in sentences.
 
-use cost_model::record::{Calibration, How, Step};
-use cost_model::step::Predicted;
-use cost_model::training::Sum;
-use harness::report::{Table, counted, thousands, wrapped};
+use cost_model::plan::{Plan, Step, fastest};
+use harness::machine::gigabytes;
+use harness::report::file::LazyFile;
+use harness::report::{Table, paragraph, seconds};
+use model_parallel::Bytes;
+use serde::Serialize;
 
-use crate::conclusion::{error, times_of_one};
-
-/// The measured parts of a step, the predicted and measured steps, and the conclusion, in lines of at most `most` columns.
-///
-/// `one` is the measured step of one device, in seconds.
-pub(crate) fn block(calibration: &Calibration, steps: &[Step], one: f64, most: usize) -> String {
-    let mut text = wrapped(&parts(calibration), most);
-    match steps {
-        [step] => {
-            let [predicted, measured] = [step.predicted.seconds, step.measured].map(milliseconds);
-            let error = error(step);
-            let line = format!(
-                "  step: predicted {predicted} ms, measured {measured} ms, error {error} %"
-            );
-            text += &format!("\n{}", wrapped(&line, most));
-        }
-        _ => {
-            let conclusion = wrapped(&format!("  {}", times_of_one(one, steps)), most);
-            text += &format!("\n\n{}\n{conclusion}", table(steps).text(most));
-        }
-    }
-    text
+/// A plan with its prediction, and the measured step if it ran.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Row {
+    model: String,
+    plan: String,
+    devices: usize,
+    predicted: Step,
+    pub(crate) measured: Option<Step>,
 }
 
-/// The parts that predictions are made of.
-fn parts(calibration: &Calibration) -> String {
-    let Calibration { line, measured: [few, many], batch_size, .. } = calibration;
-    let devices = calibration.devices.len();
-    let samples = batch_size.div_ceil(devices);
-    let note = calibration.note.as_ref().map(|note| format!("\n  note: {note}"));
-    let mut text = format!(
-        "{}{}\n  compute, a line through steps with {} and {} images:\n    {} ms fixed + {} images · {:.1} µs + {} ms update = {} ms",
-        counted(devices, "device"),
-        note.unwrap_or_default(),
-        thousands(few.samples),
-        thousands(many.samples),
-        milliseconds(line.fixed),
-        thousands(samples),
-        1e6 * line.sample,
-        milliseconds(line.update),
-        milliseconds(line.of(samples as f64).seconds()),
-    );
-    for (name, link) in [("memory", calibration.memory), ("slow link", calibration.slow)] {
-        let Some(link) = link else { continue };
-        text += &format!(
-            "\n  {name}: latency {:.0} µs, bandwidth {:.2} GB/s",
-            1e6 * link.latency,
-            link.bandwidth() / 1e9
+impl Row {
+    pub(crate) fn new(model: &str, plan: &Plan, predicted: Step) -> Self {
+        let (model, devices) = (model.to_owned(), plan.mesh.devices());
+        Self { model, plan: plan.to_string(), devices, predicted, measured: None }
+    }
+
+    /// How far the prediction is above the measurement, as a share of the measurement: seconds, and the bytes of the kind
+    /// that is farthest off.
+    fn errors(&self) -> Option<[f64; 2]> {
+        let (predicted, measured) = (self.predicted, self.measured?);
+        let bytes = predicted.peak.largest_error(measured.peak);
+        Some([predicted.seconds / measured.seconds - 1.0, bytes])
+    }
+}
+
+// ANCHOR: report
+/// A row for each plan, and one below it if it was measured. Bytes are in GB if the largest has one.
+fn table(rows: &[Row]) -> Table {
+    let most = rows.iter().map(|row| row.predicted.total).max().unwrap_or(0);
+    let (unit, bytes) = if most < 1_000_000_000 { ("MB", 1e6) } else { ("GB", 1e9) };
+    let table = Table::new(unit).column("para-\nmeters", 2).column("gradi-\nents", 3);
+    let table = table.column("opt.\nstate", 4).column("activa-\ntions", 1).column("in\nall", 0);
+    let mut table = table.column("s/step", 0);
+    let mut add = |name: &str, step: Step, error: String| {
+        let Bytes { parameters, gradients, optimizer, activations, .. } = step.peak;
+        let kinds = [parameters, gradients, optimizer, activations, step.total];
+        let cells = kinds.map(|it| format!("{:.1}", it as f64 / bytes)).into_iter();
+        table.row(
+            [format!("{name}{error}")].into_iter().chain(cells).chain([seconds(step.seconds)]),
         );
-    }
-    text
-}
-
-/// A row for each step of several devices.
-fn table(steps: &[Step]) -> Table {
-    let mut table = Table::new("link")
-        .words("algorithm", 0)
-        .words("overlap", 0)
-        .column("all-reduce\nms", 3)
-        .column("not\nhidden\nms", 2)
-        .column("predicted\nms", 0)
-        .column("measured\nms", 0)
-        .column("error\n%", 0)
-        .indented(2);
-    for step in steps {
-        let Predicted { seconds, communication, .. } = step.predicted;
-        let Some(How { slow, sum: Sum { way, overlap } }) = step.how else { continue };
-        table.row([
-            if slow { "slow" } else { "memory" }.to_owned(),
-            way.to_string(),
-            if overlap { "yes" } else { "no" }.to_owned(),
-            milliseconds(communication),
-            milliseconds(step.predicted.exposed()),
-            milliseconds(seconds),
-            milliseconds(step.measured),
-            error(step),
-        ]);
+    };
+    for row in rows {
+        add(&row.plan, row.predicted, String::new());
+        if let (Some(measured), Some([error, _])) = (row.measured, row.errors()) {
+            add("  measured", measured, format!(" ({:+.0} %)", 100.0 * error));
+        }
     }
     table
 }
 
-/// A number of seconds in milliseconds: `3.21`, `32.1`.
-fn milliseconds(seconds: f64) -> String {
-    let thousandths = 1e3 * seconds;
-    let digits = if thousandths < 9.995 { 2 } else { 1 };
-    format!("{thousandths:.digits$}")
+/// Prints the table and its conclusion, and writes the metrics.
+pub(crate) fn report(
+    rows: &[Row],
+    fits: Option<f64>,
+    doubt: Option<&str>,
+    metrics: Option<LazyFile>,
+) -> anyhow::Result<()> {
+    table(rows).print()?;
+    paragraph(conclusion(rows, fits, doubt))?;
+    if let Some(mut metrics) = metrics {
+        rows.iter().try_for_each(|row| metrics.write_json("plan", row))?;
+        metrics.announce()?;
+    }
+    Ok(())
 }
+
+/// Names the fastest plan that fits, the plan with the least memory, and how far predictions are off; with a doubt about
+/// times, the doubt instead of the error of seconds.
+fn conclusion(rows: &[Row], fits: Option<f64>, doubt: Option<&str>) -> String {
+    let steps: Vec<Step> = rows.iter().map(|row| row.predicted).collect();
+    let best = fastest(&steps, fits.unwrap_or(f64::INFINITY)).map(|best| &rows[best]);
+    let told = |row: &Row| {
+        let Step { seconds: time, total, .. } = row.predicted;
+        format!("{}, {} s and {}", row.plan, seconds(time), gigabytes(total as f64))
+    };
+    let least = rows.iter().min_by_key(|row| row.predicted.total).map(told).unwrap_or_default();
+    let room = fits.map(|bytes| format!(" that fits in {}", gigabytes(bytes))).unwrap_or_default();
+    let mut text = match best {
+        Some(best) => format!("Fastest{room}: {}. Least memory: {least}.", told(best)),
+        None => format!("No plan{room}: the least memory needs {least}."),
+    };
+    let errors: Vec<[f64; 2]> = rows.iter().filter_map(Row::errors).collect();
+    let worst = |kind: usize| errors.iter().map(|it| 100.0 * it[kind].abs()).fold(0.0, f64::max);
+    if !errors.is_empty() {
+        text += &match doubt {
+            Some(doubt) => format!(" {doubt}"),
+            None => format!(" Predicted seconds are off by at most {:.0} %.", worst(0)),
+        };
+        text += &format!(" Predicted bytes of a kind are off by at most {:.0} %.", worst(1));
+    }
+    text
+}
+// ANCHOR_END: report
 
 #[cfg(test)]
 mod tests {
-    use cost_model::compute::{Line, Measured};
-    use cost_model::link::Link;
-
     use super::*;
-    use crate::conclusion::tests::{alone, steps};
 
-    fn calibration(devices: usize) -> Calibration {
-        let measured = |samples| Measured { samples, ..Measured::default() };
-        let link = Link { latency: 273e-6, wire: 9.6e-9, handling: 1e-10 };
-        Calibration {
-            model: "LeNet".to_owned(),
-            batch_size: 256,
-            devices: vec![String::new(); devices],
-            note: None,
-            measured: [measured(64), measured(1920)],
-            line: Line { fixed: 0.23e-3, sample: 81.4e-6, forward: 0.3, update: 0.04e-3 },
-            memory: (devices > 1).then_some(Link { wire: 0.0, ..link }),
-            slow: (devices > 1).then_some(link),
-        }
+    fn row(plan: &str, seconds: f64, total: usize, measured: Option<f64>) -> Row {
+        let step = |seconds| {
+            let peak = Bytes { parameters: total, ..Bytes::default() };
+            Step { seconds, peak, total }
+        };
+        let (predicted, measured) = (step(seconds), measured.map(step));
+        let model = String::new();
+        Row { model, plan: plan.to_owned(), devices: 2, predicted, measured }
     }
 
     #[test]
-    fn a_block_shows_the_sum_and_fits() {
-        let text = block(&calibration(1), &[alone(0.02)], 0.02, 80);
+    fn the_conclusion_names_what_fits_and_what_was_off() {
+        let rows = [
+            row("DDP", 1.0, 3_000_000_000, Some(1.25)),
+            row("ZeRO 3", 2.0, 1_000_000_000, Some(2.0)),
+        ];
         assert_eq!(
-            text,
-            "1 device\n  compute, a line through steps with 64 and 1,920 images:\n    \
-             0.23 ms fixed + 256 images · 81.4 µs + 0.04 ms update = 21.1 ms\n  \
-             step: predicted 20.0 ms, measured 20.0 ms, error 0 %"
+            conclusion(&rows, None, None),
+            "Fastest: DDP, 1.0 s and 3.0 GB. Least memory: ZeRO 3, 2.0 s and 1.0 GB. \
+             Predicted seconds are off by at most 20 %. Predicted bytes of a kind are off by at most 0 %."
         );
-        let shared =
-            Calibration { note: Some("2 threads share a core".to_owned()), ..calibration(2) };
-        assert!(parts(&shared).starts_with("2 devices\n  note: 2 threads share a core\n  compute"));
-        let several = steps(2, [0.01, 0.0101, 123.4, 0.02]);
-        for most in [60, 80] {
-            let text = block(&calibration(2), &several, 0.02, most);
-            assert!(text.lines().all(|line| line.chars().count() <= most), "{text}");
-            assert!(text.contains("slow link: latency 273 µs, bandwidth 0.10 GB/s"), "{text}");
-            assert_eq!(text.contains("too narrow for: all-reduce ms"), most == 60, "{text}");
-            assert_eq!(text.contains("hidden  predicted"), most == 80, "{text}");
-            assert!(text.contains("Fastest on 2 devices: ring, 2.00 times one device"), "{text}");
-        }
+        let fits = conclusion(&rows, Some(2e9), Some("Other programs used the cores."));
+        assert_eq!(
+            fits,
+            "Fastest that fits in 2.0 GB: ZeRO 3, 2.0 s and 1.0 GB. Least memory: ZeRO 3, 2.0 s and 1.0 GB. \
+             Other programs used the cores. Predicted bytes of a kind are off by at most 0 %."
+        );
+        let none = conclusion(&rows[..1], Some(1e9), None);
+        assert!(
+            none.starts_with("No plan that fits in 1.0 GB: the least memory needs DDP,"),
+            "{none}"
+        );
+    }
+
+    #[test]
+    fn a_measured_step_is_below_its_prediction() {
+        let rows = [row("DDP", 1.0, 3_000_000, Some(1.25)), row("ZeRO 3", 2.0, 1_000_000, None)];
+        let text = table(&rows).text(80);
+        let words: Vec<&str> = text.split_whitespace().skip(12).collect();
+        let expected =
+            "DDP 3.0 0.0 0.0 0.0 3.0 1.0 measured (-20 %) 3.0 0.0 0.0 0.0 3.0 1.2 ZeRO 3 1.0";
+        assert!(words.join(" ").starts_with(expected), "{text}");
+        assert!(table(&rows).text(40).lines().all(|line| line.chars().count() <= 40), "{text}");
     }
 }

@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use candle_core::{DType, Device, Shape, Tensor};
-use cost_model::all_reduce::Way;
-use cost_model::hosts::Hosts;
-use cost_model::link::Link;
+use cost_model::all_reduce::{Cost, Way};
+use cost_model::link::{Hosts, Link, Ports};
 use devices::DevicePlan;
 use harness::lock::locked;
 use params_and_allreduce::Algorithm;
+use params_and_allreduce::all_reduce::two_levels;
 use params_and_allreduce::communicator::{Communicator, Error, Group, SharedCommunicator};
 use params_and_allreduce::forward;
 use params_and_allreduce::thread::{Rank, run_ranks};
@@ -93,57 +93,90 @@ impl Communicator for Clocked {
     }
 }
 
-/// Seconds and busy seconds of an all-reduce of `numbers` f32 as the clocks show them, of the slowest and of
-/// the busiest rank.
-fn shown(ranks: usize, numbers: usize, hosts: Hosts, way: Way) -> (f64, f64) {
+/// Seconds and busy seconds of `work` as the clocks show them, of the slowest and of the busiest rank.
+fn shown(
+    ranks: usize,
+    hosts: Hosts,
+    work: impl Fn(Arc<Clocked>, usize) -> Result<(), Error> + Sync,
+) -> Cost {
     let plan = DevicePlan::slices(ranks).expect("a plan");
     let clocks = run_ranks(&plan, Duration::from_secs(60), |rank| {
         let clocked = Clocked::new(rank, hosts);
-        let tensor = (Tensor::ones(numbers, DType::F32, &Device::Cpu)? * rank.rank() as f64)?;
-        let sum = match way.algorithm() {
-            Some(algorithm) => clocked.all_reduce(&tensor, algorithm)?,
-            None => rings(&clocked, &tensor, hosts)?,
-        };
-        let expected = (ranks * (ranks - 1) / 2) as f32;
-        assert_eq!(sum.to_vec1::<f32>()?, vec![expected; numbers]);
+        work(Arc::clone(&clocked), rank.rank())?;
         let clock = locked(&clocked.clock);
         Ok::<_, Error>((clock.now, clock.busy))
     });
     let clocks = clocks.expect("a sum");
     let most = |pick: fn(&(f64, f64)) -> f64| clocks.iter().map(pick).fold(0.0, f64::max);
-    (most(|clock| clock.0), most(|clock| clock.1))
+    Cost { seconds: most(|clock| clock.0), busy: most(|clock| clock.1) }
 }
 
-/// Rings in hosts and a ring of hosts, of stage 2's collectives.
-fn rings(rank: &Arc<Clocked>, tensor: &Tensor, hosts: Hosts) -> Result<Tensor, Error> {
-    let (me, each) = (rank.rank(), hosts.each);
-    let (host, place) = (me / each, me % each);
-    let neighbours = Group::new(rank.clone(), (host * each..(host + 1) * each).collect())?;
-    let peers = Group::new(rank.clone(), (place..rank.world_size()).step_by(each).collect())?;
-    let chunk = neighbours.reduce_scatter(tensor)?;
-    let chunk = peers.all_reduce(&chunk, Algorithm::Ring)?;
-    neighbours.all_gather(&chunk, tensor.elem_count())
+/// The cost of an all-reduce of `numbers` f32.
+fn all_reduce(ranks: usize, numbers: usize, hosts: Hosts, way: Way) -> Cost {
+    shown(ranks, hosts, |comm, rank| {
+        let tensor = (Tensor::ones(numbers, DType::F32, &Device::Cpu)? * rank as f64)?;
+        let sum = match way {
+            Way::OneShot => comm.all_reduce(&tensor, Algorithm::OneShot)?,
+            Way::Naive => comm.all_reduce(&tensor, Algorithm::Naive)?,
+            Way::Tree => comm.all_reduce(&tensor, Algorithm::Tree)?,
+            Way::Ring => comm.all_reduce(&tensor, Algorithm::Ring)?,
+            Way::TwoLevels => two_levels(&(comm as _), hosts.each, &tensor, Algorithm::Ring)?,
+        };
+        let expected = (ranks * (ranks - 1) / 2) as f32;
+        assert_eq!(sum.to_vec1::<f32>()?, vec![expected; numbers]);
+        Ok(())
+    })
+}
+
+/// The costs of a reduce-scatter and of an all-gather of `numbers` f32: of stage 2's, or in two levels of them.
+fn halves(ranks: usize, numbers: usize, hosts: Hosts, way: Way) -> [Cost; 2] {
+    [true, false].map(|scatters| {
+        shown(ranks, hosts, |comm, me| {
+            let (each, place) = (hosts.each.min(ranks), me % hosts.each.min(ranks));
+            let comm: SharedCommunicator = comm;
+            let host = Group::new(comm.clone(), (me - place..me - place + each).collect())?;
+            let peers = Group::new(comm.clone(), (place..ranks).step_by(each).collect())?;
+            let tensor = Tensor::ones(numbers, DType::F32, &Device::Cpu)?;
+            let own = tensor.narrow(0, 0, numbers / ranks)?;
+            match (scatters, way) {
+                (true, Way::TwoLevels) => peers.reduce_scatter(&host.reduce_scatter(&tensor)?)?,
+                (true, _) => comm.reduce_scatter(&tensor)?,
+                (false, Way::TwoLevels) => {
+                    host.all_gather(&peers.all_gather(&own, numbers / each)?, numbers)?
+                }
+                (false, _) => comm.all_gather(&own, numbers)?,
+            };
+            Ok(())
+        })
+    })
 }
 
 const LINK: Link = Link { latency: 3e-6, wire: 1e-9, handling: 2e-10 };
 const SLOWER: Link = Link { latency: 5e-5, wire: 8e-9, handling: 3e-10 };
 
-fn close(what: &str, formula: f64, clock: f64) {
-    assert!(
-        (formula - clock).abs() <= 1e-12 * clock,
-        "{what}: {formula:e} s, the clocks {clock:e}"
-    );
+#[track_caller]
+fn close(what: &str, formula: Cost, clock: Cost) {
+    for (formula, clock) in [(formula.seconds, clock.seconds), (formula.busy, clock.busy)] {
+        assert!(
+            (formula - clock).abs() <= 1e-12 * clock,
+            "{what}: {formula:e} s, the clocks {clock:e}"
+        );
+    }
 }
 
 #[test]
 fn formulas_are_what_the_collectives_cost() {
+    let hosts = Hosts::one(LINK);
     for numbers in [5040, 5 * 5040] {
+        let bytes = 4.0 * numbers as f64;
         for ranks in 2..=8 {
-            let cost = |way: Way| way.cost(ranks, 4.0 * numbers as f64, &Hosts::one(LINK));
             for way in [Way::OneShot, Way::Naive, Way::Tree, Way::Ring] {
-                let (seconds, busy) = shown(ranks, numbers, Hosts::one(LINK), way);
-                close(&format!("{way} on {ranks}"), cost(way).seconds, seconds);
-                close(&format!("{way} on {ranks}, busy"), cost(way).busy, busy);
+                let clock = all_reduce(ranks, numbers, hosts, way);
+                close(&format!("{way:?} on {ranks}"), way.cost(ranks, bytes, &hosts), clock);
+            }
+            for (clock, half) in halves(ranks, numbers, hosts, Way::Ring).into_iter().zip(0..) {
+                let formula = Way::Ring.half(ranks, bytes, &hosts);
+                close(&format!("half {half} on {ranks}"), formula, clock);
             }
         }
     }
@@ -153,33 +186,49 @@ fn formulas_are_what_the_collectives_cost() {
 #[test]
 fn a_tree_over_hosts_that_do_not_halve_it() {
     for each in [1, 3, 5, 6, 7] {
-        let hosts = Hosts { each, inside: LINK, between: SLOWER };
+        let hosts = Hosts { each, inside: LINK, between: SLOWER, ports: Ports::Gpu };
         for ranks in 2..=13 {
-            let (seconds, busy) = shown(ranks, 5040, hosts, Way::Tree);
-            let cost = Way::Tree.cost(ranks, 4.0 * 5040.0, &hosts);
-            close(&format!("tree on {ranks}, {each} to a host"), cost.seconds, seconds);
-            close(&format!("tree on {ranks}, {each} to a host, busy"), cost.busy, busy);
+            let clock = all_reduce(ranks, 5040, hosts, Way::Tree);
+            let what = format!("tree on {ranks}, {each} to a host");
+            close(&what, Way::Tree.cost(ranks, 4.0 * 5040.0, &hosts), clock);
+        }
+    }
+}
+
+/// The clocks have a port for each device. A host's port, which its devices share, is as many times slower.
+#[test]
+fn between_hosts_too() {
+    let own = Hosts { each: 4, inside: LINK, between: SLOWER, ports: Ports::Gpu };
+    let faster = Link { wire: SLOWER.wire / 4.0, ..SLOWER };
+    let shared = Hosts { between: faster, ports: Ports::Host, ..own };
+    let bytes = 4.0 * 5040.0;
+    for ranks in [8, 16] {
+        for way in [Way::OneShot, Way::Naive, Way::Tree, Way::Ring, Way::TwoLevels] {
+            let clock = all_reduce(ranks, 5040, own, way);
+            close(&format!("{way:?} on {ranks}"), way.cost(ranks, bytes, &own), clock);
+            if [Way::OneShot, Way::TwoLevels].contains(&way) {
+                let what = format!("{way:?} on {ranks}, one port");
+                close(&what, way.cost(ranks, bytes, &shared), clock);
+            }
+        }
+        for way in [Way::Ring, Way::TwoLevels] {
+            for (clock, half) in halves(ranks, 5040, own, way).into_iter().zip(0..) {
+                let what = format!("half {half} of {way:?} on {ranks}");
+                close(&what, way.half(ranks, bytes, &own), clock);
+            }
         }
     }
 }
 
 #[test]
-fn between_hosts_too() {
-    let hosts = Hosts { each: 4, inside: LINK, between: SLOWER };
-    for ranks in [8, 16] {
-        let agree = |way: Way, assumed| {
-            let (seconds, busy) = shown(ranks, 5040, hosts, way);
-            let cost = way.cost(ranks, 4.0 * 5040.0, &assumed);
-            close(&format!("{way} on {ranks}"), cost.seconds, seconds);
-            close(&format!("{way} on {ranks}, busy"), cost.busy, busy);
-        };
-        for way in [Way::Naive, Way::Tree, Way::Ring] {
-            agree(way, hosts);
+fn a_send_is_a_message() {
+    let clock = shown(2, Hosts::one(LINK), |comm, rank| {
+        let tensor = Tensor::ones(5040, DType::F32, &Device::Cpu)?;
+        match rank {
+            0 => comm.send(1, &tensor),
+            _ => comm.recv(0, tensor.shape(), DType::F32).map(drop),
         }
-        // Here every device has a port of its own to the other hosts: a host's, shared by all, is as many times slower.
-        let shared = Link { wire: SLOWER.wire / hosts.each as f64, ..SLOWER };
-        for way in [Way::OneShot, Way::Rings] {
-            agree(way, Hosts { between: shared, ..hosts });
-        }
-    }
+    });
+    let bytes = 4.0 * 5040.0;
+    close("send", Cost { seconds: LINK.message(bytes), busy: bytes * LINK.handling }, clock);
 }

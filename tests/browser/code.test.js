@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { paint, visit } from "./browser.js";
 
 // Any page has code.
-const { site, open } = visit("scaling-chart");
+const { site, open } = visit("step-lists");
 const phone = { viewport: { width: 400, height: 800 } };
 const wide = (page) => page.locator("pre > code.language-rust[tabindex]").first();
 

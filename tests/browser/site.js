@@ -13,7 +13,6 @@ const book = join(here, "../../book");
 const FIGURES = {
   "all-reduce-stepper": { chapter: "ch02-all-reduce.md", file: "all-reduce-steps.json" },
   "step-lists": { chapter: "ch06a-better-lists.md", file: "pipeline-schedules.json" },
-  "scaling-chart": { chapter: "ch08-more-devices.md", file: "scaling.json" },
 };
 
 // What a figure shows.

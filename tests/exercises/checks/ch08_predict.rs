@@ -4,8 +4,7 @@
 //! explains all predictions of the answer.
 
 use cost_model::all_reduce::Way;
-use cost_model::hosts::Hosts;
-use cost_model::link::Link;
+use cost_model::link::{Hosts, Link};
 
 use crate::call;
 use crate::prelude::*;

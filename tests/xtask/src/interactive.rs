@@ -3,8 +3,7 @@
 use anyhow::Context as _;
 use serde::Serialize;
 
-use crate::scaling::Measurement;
-use crate::{pictures, scaling, schedules, sharded, steps};
+use crate::{pictures, schedules, sharded, steps};
 
 /// An interactive figure.
 #[derive(Clone, Debug)]
@@ -54,24 +53,6 @@ pub fn sharded() -> anyhow::Result<Interactive> {
             ("figures/strategies.svg", pictures::strategies()?),
         ],
         content: format!("{} lists", catalogue.plans.len()),
-    })
-}
-
-/// Predicts the steps of every model, and adds the measured steps.
-pub fn scaling() -> anyhow::Result<Interactive> {
-    let catalogue = scaling::Catalogue::make(&Measurement::stored()?)?;
-    let panels = &catalogue.panels;
-    let find = |key: [&str; 3]| panels.iter().find(|it| [&*it.model, &it.batch, &it.link] == key);
-    let pictured: Option<Vec<_>> = scaling::PICTURED.into_iter().map(find).collect();
-    let pictured = pictured.context("a curve that is not there")?;
-    let measured = panels.iter().filter(|panel| panel.here.is_some()).count();
-    let on_paper = panels.len() - measured;
-    Ok(Interactive {
-        files: vec![
-            ("data/scaling.json", one_a_line(&catalogue, "model")?),
-            ("figures/scaling.svg", pictures::scaling(&pictured)),
-        ],
-        content: format!("{on_paper} charts on paper, {measured} of what was measured"),
     })
 }
 

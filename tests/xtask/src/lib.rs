@@ -21,7 +21,6 @@ pub mod machine;
 pub mod number;
 pub mod pictures;
 pub mod release;
-pub mod scaling;
 pub mod schedules;
 pub mod sharded;
 pub mod steps;

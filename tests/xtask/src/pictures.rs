@@ -2,18 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use drawing::chart::{Chart, Curve, Panel};
 use drawing::svg::{Anchor, FONT, GAP as SPACE, LINE, Point};
-use drawing::{Axis, Heading, Place, Svg};
-use harness::report::{number, thousands};
+use drawing::{Heading, Place, Svg};
+use harness::report::number;
 use model_parallel::gantt::chart;
 use model_parallel::{Bytes, Cost, UNBOUNDED, check};
 
-use crate::number::Rounded;
-use crate::{scaling, schedules, sharded, steps};
-
-/// The curves of the scaling chart in the order in which they are drawn, with their widths.
-const CURVES: [(usize, f64); 4] = [(2, 5.5), (0, 3.5), (1, 1.8), (3, 1.8)];
+use crate::{schedules, sharded, steps};
 
 /// The size of a chunk of a tensor, the gaps between chunks and between ranks, and from one step to the next.
 const CELL: f64 = 16.0;
@@ -23,38 +18,6 @@ const STEP: f64 = 48.0;
 
 fn heading(title: String) -> Heading {
     Heading { title, ..Heading::default() }
-}
-
-/// Speed-ups by devices, with equal factors of both as equal lengths.
-pub fn scaling(panels: &[&scaling::Panel]) -> String {
-    let row = |panel: &&scaling::Panel| {
-        let curves = CURVES.map(|(series, width)| (series, width, &panel.with_overlap[series]));
-        let values = curves.iter().flat_map(|(.., curve)| &curve.speed_up).map(|it| it.0);
-        let (least, devices) = (values.fold(1.0, f64::min), &panel.devices);
-        let most = devices.iter().copied().max().unwrap_or(2) as f64;
-        let ticks = devices.iter().step_by(2).map(|&it| (it as f64, thousands(it))).collect();
-        let ideal = vec![(1.0, 1.0, String::new()), (most, most, String::new())];
-        let ideal = Curve { name: "ideal".to_owned(), series: None, width: 1.0, points: ideal };
-        let curve = |(series, width, curve): (usize, f64, &scaling::Curve)| {
-            let point = |(&count, it): (&usize, &Rounded)| {
-                let tooltip = format!("{} on {count} devices: {}", curve.way, it.0);
-                (count as f64, it.0, tooltip)
-            };
-            let points = devices.iter().zip(&curve.speed_up).map(point).collect();
-            Curve { name: curve.way.clone(), series: Some(series), width, points }
-        };
-        let (images, whose) = panel.batch.split_once(' ').unwrap_or((&panel.batch, ""));
-        vec![Panel {
-            title: format!("{}, {images} images {whose}", panel.name),
-            x: Axis::factors("devices", (1.0, most), ticks),
-            y: Axis::decades("times one device's images a second", (least, most), false),
-            curves: [ideal].into_iter().chain(curves.map(curve)).collect(),
-        }]
-    };
-    let names = panels.iter().map(|panel| format!("{}; {}", panel.name, panel.link));
-    let names = names.collect::<Vec<_>>().join("; ");
-    let heading = heading(format!("Times as many images a second as one device: {names}"));
-    Chart { heading, rows: panels.iter().map(row).collect() }.svg(Place::Page)
 }
 
 /// Predicted steps of some schedules, with the most activations that each stage keeps.

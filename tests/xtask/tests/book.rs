@@ -43,7 +43,6 @@ fn interactive_figures_are_current_and_fit_into_their_pages() {
         ("steps", interactive::steps as fn() -> _, 40_000),
         ("schedules", interactive::schedules, 150_000),
         ("sharded", interactive::sharded, 100_000),
-        ("scaling", interactive::scaling, 100_000),
     ] {
         let files = figure().unwrap().files;
         for (name, now) in &files {

@@ -1,5 +1,5 @@
 //! The book in the checkout that this tool was built in: `cargo xtask book` builds the book, and `steps`, `schedules` and
-//! `scaling` write the data and pictures of its interactive figures.
+//! `sharded` write the data and pictures of its interactive figures.
 
 use std::path::Path;
 use std::time::Duration;

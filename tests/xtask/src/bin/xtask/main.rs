@@ -44,8 +44,6 @@ enum Command {
     Schedules,
     /// Write down stage 7's lists of sharded state, for the book's figure
     Sharded,
-    /// Record the predictions of stage 8's cost model, for the book's figure
-    Scaling,
     /// Print this version's section of the changelog, if all files that name the version agree
     ReleaseNotes {
         /// The version to be released, which has to be the workspace's [default: the workspace's]
@@ -69,7 +67,6 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Steps => book::write(interactive::steps()?),
         Command::Schedules => book::write(interactive::schedules()?),
         Command::Sharded => book::write(interactive::sharded()?),
-        Command::Scaling => book::write(interactive::scaling()?),
         Command::ReleaseNotes { version } => release_notes(version.as_deref()),
     }
 }

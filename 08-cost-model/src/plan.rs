@@ -1,0 +1,231 @@
+//! Plans: strategies on a mesh of devices, and the prediction of a step, in seconds and bytes from the same list.
+
+use std::fmt;
+use std::ops::Range;
+
+use model_parallel::instructions::Action::{Backward, Forward};
+use model_parallel::instructions::Instruction;
+use model_parallel::mesh::Mesh;
+use model_parallel::partition::cut;
+use model_parallel::{Bytes, Checked, Cost, Kind, Schedule, Timeline, UNBOUNDED, check};
+use serde::{Deserialize, Serialize};
+use sharded_state::{Sharing, Strategy};
+
+use crate::all_reduce::Way;
+use crate::link::Hosts;
+
+// ANCHOR: plan
+/// A strategy, the mesh of devices that it runs on, and the micro-batches of each replica. A pipeline has the strategy
+/// DDP: its replicas hold whole stages.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[expect(missing_docs, reason = "the line above explains the fields")]
+pub struct Plan {
+    pub strategy: Strategy,
+    pub mesh: Mesh,
+    pub micro_batches: usize,
+}
+
+impl Plan {
+    /// The plans for so many devices, of at most `each` in a host: one device, the strategies of stage 7, and inside a
+    /// host a pipeline, or tensor parallelism if `parts` allows it.
+    pub fn all(
+        devices: usize,
+        each: usize,
+        layers: usize,
+        parts: impl Fn(usize) -> bool,
+    ) -> Vec<Self> {
+        use Sharing::{Ddp, Zero1, Zero2, Zero3};
+        let again = |strategy| Strategy { recomputes: Some(1), ..strategy };
+        let zero3 = Strategy { prefetches: true, ..Zero3.plain() };
+        let sharings =
+            [Ddp.plain(), Zero1.plain(), Zero2.plain(), Zero3.plain(), zero3, again(zero3)];
+        // The ranks that exchange most are in one host.
+        let (one, inside) = (Mesh::pipeline(1), devices.min(each));
+        let data = devices / inside;
+        let sharded = sharings.map(|strategy| (strategy, Mesh { data: devices, ..one }));
+        let stages = (Ddp.plain(), Mesh { data, ..Mesh::pipeline(inside) });
+        let cut = [Ddp, Zero1].map(|it| (it.plain(), Mesh { data, ..Mesh::tensor(inside) }));
+        let several = [sharded.as_slice(), &[stages], &cut].concat().into_iter();
+        let several = several.filter(|(strategy, mesh)| {
+            let exists = mesh.pipeline <= layers && (mesh.tensor == 1 || parts(mesh.tensor));
+            mesh.devices() > 1 && exists && (mesh.data > 1 || strategy.sharing == Ddp)
+        });
+        let alone = [Ddp.plain(), again(Ddp.plain())].map(|strategy| (strategy, one));
+        let plan = |(strategy, mesh)| Self { strategy, mesh, micro_batches: 1 };
+        alone.into_iter().chain(several).map(plan).collect()
+    }
+
+    /// The same plan with micro-batches of about so many samples.
+    #[must_use]
+    pub fn with_micro_batches(self, batch: usize, samples: usize) -> Self {
+        Self { micro_batches: batch.div_ceil(self.mesh.data * samples).max(1), ..self }
+    }
+
+    /// The samples of a micro-batch.
+    pub fn rows(&self, batch: usize) -> usize {
+        batch.div_ceil(self.mesh.data * self.micro_batches)
+    }
+
+    /// The list of every stage, for a model of so many units.
+    ///
+    /// One micro-batch passes the whole model, forward and back, before the next one: its activations are free again.
+    fn schedule(&self, units: usize) -> anyhow::Result<Schedule> {
+        let Self { strategy, mesh, micro_batches } = *self;
+        if mesh.pipeline > 1 {
+            let pipeline = Kind::OneFOneB.schedule(mesh.pipeline, micro_batches)?;
+            return Ok(pipeline.with_replicas(mesh.data));
+        }
+        let pass = |i| {
+            let forward = (0..units).map(move |unit| Instruction { unit, action: Forward(i) });
+            let back = (0..units).rev().map(move |unit| Instruction { unit, action: Backward(i) });
+            forward.chain(back)
+        };
+        Ok(strategy.of_passes((0..micro_batches).flat_map(pass).collect(), mesh.data))
+    }
+}
+impl fmt::Display for Plan {
+    /// `ZeRO 3 + prefetch`, `1F1B 8 × DDP`, `tensor 8`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Mesh { data, pipeline, tensor }, strategy) = (self.mesh, self.strategy.to_string());
+        let inner =
+            if tensor > 1 { format!("tensor {tensor}") } else { format!("1F1B {pipeline}") };
+        match (data, pipeline * tensor) {
+            (1, 1) => f.write_str(&strategy.replace("DDP", "one device")),
+            (_, 1) => f.write_str(&strategy),
+            (1, _) => f.write_str(&inner),
+            _ => write!(f, "{inner} × {strategy}"),
+        }
+    }
+}
+// ANCHOR_END: plan
+
+// ANCHOR: merged
+/// The cost of a run of layers as one unit. The output of a layer is the input of the next, and is in memory once.
+pub fn merged(layers: &[Cost]) -> Cost {
+    let both = |a: Cost, b: &Cost| Cost {
+        parameters: a.parameters + b.parameters,
+        optimizer: a.optimizer + b.optimizer,
+        activations: a.activations + b.activations - b.input,
+        halves: a.halves + b.halves,
+        output: b.output,
+        ..a.with(b, |a, b| a + b)
+    };
+    let (first, rest) = layers.split_first().expect("a unit has a layer");
+    rest.iter().fold(*first, both)
+}
+// ANCHOR_END: merged
+
+// ANCHOR: predict
+/// A step: its seconds, and the bytes of its fullest device, by kind and in all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the line above explains the fields")]
+pub struct Step {
+    pub seconds: f64,
+    pub peak: Bytes,
+    pub total: usize,
+}
+
+/// A predicted step: the checked lists, the layers of each unit, what happens when, and the sum of it all.
+#[expect(missing_docs, reason = "the line above explains the fields")]
+pub struct Predicted {
+    pub checked: Checked,
+    pub units: Vec<Range<usize>>,
+    pub timeline: Timeline,
+    pub step: Step,
+}
+
+impl Plan {
+    /// Predicts a step from the costs of all layers with [`rows`](Self::rows) samples, on this plan's parts of each layer.
+    ///
+    /// `way` adds gradients up. Fails when there is no such schedule.
+    pub fn predict(&self, layers: &[Cost], way: Way, hosts: &Hosts) -> anyhow::Result<Predicted> {
+        let Mesh { data, pipeline, tensor } = self.mesh;
+        let units = match pipeline {
+            1 => (0..layers.len()).map(|layer| layer..layer + 1).collect(),
+            stages => cut(&layers.iter().map(Cost::total).collect::<Vec<_>>(), stages)?,
+        };
+        // Replicas are as far from each other as the stages and parts between them.
+        let group = hosts.every(pipeline * tensor);
+        let cost = |unit: &Range<usize>| {
+            let cost = merged(&layers[unit.clone()]);
+            let sum = way.cost(data, cost.parameters as f64, &group);
+            // A chunk of the state is updated in a part of the time.
+            let chunks = if self.strategy.sharing == Sharing::Ddp { 1 } else { data };
+            let update = cost.update / chunks as f64;
+            Cost { all_reduce: sum.seconds, handling: sum.busy, update, ..cost }
+        };
+        let costs: Vec<Cost> = units.iter().map(cost).collect();
+        let longest = costs.iter().skip(1).map(|it| it.input).max().unwrap_or(0);
+        let message = hosts.every(tensor).slowest(pipeline).message(longest as f64);
+        let checked = check(self.schedule(units.len())?, UNBOUNDED)?;
+        let timeline = checked.simulate(&costs, message)?;
+        let fullest = (0..timeline.stages).max_by_key(|&stage| timeline.peak_total(stage));
+        let fullest = fullest.unwrap_or(0);
+        let (peak, total) = (timeline.peak(fullest), timeline.peak_total(fullest));
+        let step = Step { seconds: timeline.makespan(), peak, total };
+        Ok(Predicted { checked, units, timeline, step })
+    }
+}
+
+/// The fastest step that needs at most so many bytes: its index.
+pub fn fastest(steps: &[Step], bytes: f64) -> Option<usize> {
+    let fits = (0..steps.len()).filter(|&it| steps[it].total as f64 <= bytes);
+    fits.min_by(|&a, &b| steps[a].seconds.total_cmp(&steps[b].seconds))
+}
+// ANCHOR_END: predict
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::Link;
+
+    const LINK: Link = Link { latency: 0.5, wire: 0.001, handling: 0.002 };
+
+    /// The seconds of a plan of two layers.
+    fn seconds(sharing: Sharing, mesh: Mesh) -> f64 {
+        let layer = |forward, backward, update, parameters| Cost {
+            forward,
+            backward,
+            update,
+            parameters,
+            input: 100,
+            ..Cost::default()
+        };
+        let layers = [layer(1.0, 2.0, 0.25, 1000), layer(3.0, 4.0, 0.5, 2000)];
+        let plan = Plan { strategy: sharing.plain(), mesh, micro_batches: 1 };
+        plan.predict(&layers, Way::Ring, &Hosts::one(LINK)).unwrap().step.seconds
+    }
+
+    #[test]
+    fn a_step_is_what_one_computes_by_hand() {
+        let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-12, "{a} is not {b}");
+        let two = Mesh { data: 2, ..Mesh::pipeline(1) };
+        close(seconds(Sharing::Ddp, Mesh::pipeline(1)), 10.75);
+        // The second layer's sum takes from 8 to 15, and the device is busy with it for 4. Backward through the first layer
+        // until 14, and its sum from 15 to 19.
+        close(seconds(Sharing::Ddp, two), 19.25);
+        // ZeRO 3 waits for gathers, too.
+        assert!(seconds(Sharing::Zero3, two) > seconds(Sharing::Ddp, two));
+        // Two messages of 0.8.
+        close(seconds(Sharing::Ddp, Mesh::pipeline(2)), 10.0 + 1.6 + 0.25);
+    }
+
+    #[test]
+    fn plans_have_names_and_the_fastest_that_fits_is_found() {
+        let names = |devices| {
+            let plans = Plan::all(devices, 8, 10, |parts| parts <= 8);
+            plans.iter().map(Plan::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(names(1), ["one device", "one device + recompute"]);
+        assert_eq!(names(8)[8..], ["1F1B 8", "tensor 8"]);
+        assert_eq!(names(16)[8..], ["1F1B 8 × DDP", "tensor 8 × DDP", "tensor 8 × ZeRO 1"]);
+        // Fewer layers than stages, and heads that cannot be shared.
+        assert_eq!(Plan::all(8, 8, 4, |_| false).len(), 8);
+        let step = |seconds, total| Step { seconds, total, ..Step::default() };
+        let steps = [step(2.0, 10), step(1.0, 30), step(3.0, 5)];
+        assert_eq!(
+            [40.0, 20.0, 9.0, 4.0].map(|most| fastest(&steps, most)),
+            [Some(1), Some(0), Some(2), None]
+        );
+    }
+}
