@@ -260,7 +260,6 @@ impl<M: ModuleT> Unit for Whole<M> {
         Bytes { parameters, gradients, ..Bytes::default() }
     }
 }
-// ANCHOR_END: whole
 
 /// Adds the gradients of a micro-batch to a sum, which is empty before the first one. Each pair is freed as soon as it
 /// is added.
@@ -275,6 +274,7 @@ pub fn add(sum: &mut Vec<Tensor>, gradients: Vec<Tensor>) -> TensorResult<()> {
     *sum = added;
     Ok(())
 }
+// ANCHOR_END: whole
 
 fn no_chunks() -> Result<(), Error> {
     refuse("every replica holds this unit whole, and there are no chunks".to_owned())
