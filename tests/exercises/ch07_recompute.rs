@@ -4,9 +4,9 @@
 
 /// Chooses the units to recompute: activations fit into the budget, and as little time as possible is added.
 ///
-/// The model has n units, and the batch is one micro-batch. A forward pass keeps the `activations` of the unit, its input among them. A unit
-/// that is recomputed keeps its `inputs` alone. Right before its backward pass, the unit goes forward again, and has both: the kept input, and
-/// all activations. A backward pass frees everything of its unit. So the most bytes at one time are the largest of these sums, over all units u:
+/// The model has n units, at least one, and the batch is one micro-batch. A forward pass keeps the `activations` of the unit, its input among them. A unit
+/// that is recomputed keeps its `inputs` alone. Right before its backward pass, the unit goes forward again, from a copy of the kept
+/// input, and has both: the kept input, and all activations. A backward pass frees everything of its unit. So the most bytes at one time are the largest of these sums, over all units u:
 ///
 /// ```text
 /// what the units before u keep  +  activations of u  (+ input of u, if u is recomputed)
@@ -24,6 +24,7 @@
 /// nothing recomputed   20 + 20 + 10 = 50 bytes
 /// unit 1               20 + 4 + 10 = 34 bytes, and 20 + 20 + 4 = 44 bytes for unit 1: too much
 /// unit 0               4 + 20 + 10 = 34 bytes, and 20 + 4 = 24 for unit 0: 5 µs more
+/// both                 4 + 4 + 10 = 18 bytes, 4 + 20 + 4 = 28 for unit 1, and 24 for unit 0: 8 µs more
 /// ```
 ///
 /// | name | what |

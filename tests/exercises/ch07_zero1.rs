@@ -35,7 +35,8 @@ use params_and_allreduce::communicator::{Error, SharedCommunicator};
 /// | `[momentum, rate]` | the constants; nothing else is divided | |
 /// | result | the new row, the same bits on all ranks, and the new velocity of this rank's chunk | `[n]`, `[length of the chunk]` |
 ///
-/// - A rank sends 2(k − 1)/k of the row, as in an all-reduce around a ring. If n is no multiple of k, chunks differ by one number.
+/// - A rank sends at most 2(k − 1) chunks, as in an all-reduce around a ring. If n is no multiple of k, chunks differ by one number.
+/// - `comm.reduce_scatter(tensor)` returns the own chunk of the sum, and `comm.all_gather(&chunk, n)` the whole row of n numbers.
 /// - A world of one rank is a world, too. A chunk may be empty.
 /// - `row`, `gradient` and `velocity` keep their numbers.
 ///

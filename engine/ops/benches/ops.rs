@@ -6,7 +6,7 @@
 //! fastest work of this processor. A convolution above `peak` uses an algorithm with fewer
 //! multiplications.
 //!
-//! Run `cargo bench -p single-gpu --bench ops`. Add `-- --quick` for a first look, or `-- conv2d`
+//! Run `cargo bench -p ops --bench ops`. Add `-- --quick` for a first look, or `-- conv2d`
 //! for one group.
 
 use candle_core::{DType, Device, Result, Tensor, Var};

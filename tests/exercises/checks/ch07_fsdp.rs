@@ -1,6 +1,6 @@
 //! Chapter 7, `book/src/ch07-sharded-state.md`: lists that gather, free and sum, as ZeRO 3 and FSDP do.
 //!
-//! Stage 6's checker judges the lists, with the updates of stage 7. Then the simulator weighs and times them, beside ours.
+//! Stage 6's checker judges the lists, with the updates of stage 7. Then the simulator weighs and times the lists, beside ours.
 
 use model_parallel::Action;
 use sharded_state::strategies::{self, List, passes, recomputed, summed, updated};

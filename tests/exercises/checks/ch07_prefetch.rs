@@ -1,7 +1,7 @@
 //! Chapter 7, `book/src/ch07-sharded-state.md`: gathers that start early enough, and not too early.
 //!
-//! Stage 6's checker judges the list, and its simulator scores the list: the share of the communication that is hidden, and the bytes
-//! of the parameters.
+//! Stage 6's checker judges the list. The simulator scores it: the share of the communication that is hidden, and the bytes of the
+//! parameters.
 
 use model_parallel::{Action, Timeline};
 use sharded_state::strategies::{List, passes, recomputed, zero3};

@@ -1,6 +1,6 @@
 //! Chapter 7, `book/src/ch07-sharded-state.md`: the units to recompute, for a budget of bytes.
 //!
-//! The simulator weighs the step with the answer's units. The best choice is the best of all.
+//! The simulator weighs the step with the answer's units. The check tries all choices to find the best.
 
 use model_parallel::{Cost, Schedule, Timeline};
 use sharded_state::Sharing;

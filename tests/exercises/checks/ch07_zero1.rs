@@ -1,6 +1,6 @@
 //! Chapter 7, `book/src/ch07-sharded-state.md`: SGD with momentum whose velocity is in chunks, as in ZeRO 1.
 //!
-//! Some steps, compared with one device. The check measures the velocity of each rank, and counts all messages.
+//! Some steps, compared with one device. The check counts the numbers of each rank's velocity, and all messages.
 
 use params_and_allreduce::collectives::chunk_range;
 use params_and_allreduce::communicator::SharedCommunicator;
