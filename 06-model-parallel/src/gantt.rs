@@ -94,9 +94,9 @@ impl Timeline {
     }
 }
 
-/// Draws rows of cells, each behind its name, in lines of at most `most` characters. All names are equally long, and so are all rows.
-/// If the rows are longer, they are cut into parts below each other, each below the text of its first column. A column has at
-/// least `width` characters.
+/// Draws rows of cells, each behind its name, in lines of at most `most` characters. All names are equally long, and so
+/// are all rows. Rows that are longer are cut into parts below each other, each below the text of its first column. A
+/// column has at least `width` characters.
 pub fn in_parts(
     rows: &[(String, Vec<String>)],
     width: usize,

@@ -16,6 +16,8 @@ pattern!(TIMES, r"\d[\d,]*(?:\.\d+)?( ?)(ms|µs|s/epoch|s|img/s|tok/s|GB/s|min)\
 pattern!(TIMED, r"(?:^|  )(?:s/step|measured)(?:  |$)");
 pattern!(CELL, r"(  )[+-]?\d[\d,]*(?:\.\d+)?(×|  |$)");
 pattern!(RATIO, r" +(?:#×|speed-up\b)");
+// The error of predicted seconds.
+pattern!(ERROR, r"\([+-]\d+ %\)");
 // Rows of a table of rates, a name and numbers; and the bytes of a stage in stage 6's table of memory, which depend on the cut.
 pattern!(ROW, r"^ +\D*?(?: +\d+\.\d{3}){2,}$|(?: +(?:\d+\.\d|–)){5,6} +\d+ of \d+$");
 pattern!(DECIMALS, r"-?\d+(?:\.\d+)?e-?\d+|-?\d+\.\d+");
@@ -64,6 +66,7 @@ impl Mask {
                 line = CELL.replace_all(&line, "$1#$2").into_owned();
             }
             line = RATIO.replace_all(&line, "").into_owned();
+            line = ERROR.replace_all(&line, "(#)").into_owned();
             if self == Self::TimesAndRounding {
                 line = HASHES.replace_all(&line, "weights #").into_owned();
                 line = SPARKLINE.replace_all(&line, "▁").into_owned();
@@ -162,7 +165,8 @@ mod tests {
                    \x20 so its times are not reliable\n\n\
                    1F1B, 8 micro-batches   0    3.7    14.8    3.7    2.4    24.6    2 of 8\n\
                    one device              0    6.9     6.9    6.9   15.8    36.5         –\n\n\
-                   \x20 link    algorithm  predicted  measured  error\n  memory  ring       3.21      3.21     +4\n";
+                   \x20 link    algorithm  predicted  measured  error\n  memory  ring       3.21      3.21     +4\n\
+                   \x20 measured (-3 %)  0.049\n";
         let other = "error: rank 1 failed: the loss is NaN\n\
                      \x20 one-shot             10.412    3.100    7.900    2.000\n    4 KiB 64 KiB\n\
                      \x20 fastest: ring from 4 KiB to 45 MiB.\n\
@@ -173,7 +177,8 @@ mod tests {
                      1F1B, 8 micro-batches   1.2   9  11\n\n\n\
                      1F1B, 8 micro-batches   0    3.2    12.7    3.2    1.1    20.1    2 of 8\n\
                      one device              0    6.9     6.9    6.9   15.8    36.5         –\n\n\
-                     \x20 link    algorithm  predicted  measured  error\n  memory  ring       12.5      12.5     +4\n";
+                     \x20 link    algorithm  predicted  measured  error\n  memory  ring       12.5      12.5     +4\n\
+                     \x20 measured (+12 %)  0.032\n";
         let changes = [
             ("NaN", "inf"),
             ("one-shot", "ring"),
