@@ -29,7 +29,7 @@ fn processes_that_were_not_started_alike_are_told_the_difference() {
             "rank 1 has model dense stack 784-9-7-10, rank 0 has",
         ),
         (&["--schedule=gpipe"], &["--schedule=1f1b"], "rank 1 has run 1F1B, 8 micro-batches"),
-        (&["--cut=1"], &["--cut=2"], "rank 1 has cut "),
+        (&["--cut=1"], &["--cut=2"], "rank 1 has parts [0..2, 2..7], rank 0 has [0..1, 1..7]"),
     ];
     for (of_rank_0, of_rank_1, says) in differences {
         let Some(mut job) = mpirun("two different ranks") else { return };
