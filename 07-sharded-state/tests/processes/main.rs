@@ -57,7 +57,7 @@ fn what_cannot_be_is_told_once() {
     job.args([":", "-n", "1", binary()]).args(SMALL).args(["--strategy=zero2"]);
     let Ended { code, text, .. } = Started::new(job).end();
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("rank 1 has strategy ZeRO 2, rank 0 has ZeRO 1"), "{text}");
+    assert!(text.contains("rank 1 has run ZeRO 2, rank 0 has ZeRO 1"), "{text}");
 }
 
 #[test]
