@@ -1,6 +1,7 @@
 //! The costs of a unit in seconds and bytes, and the bytes that every stage holds during every instruction.
 
 use std::collections::HashSet;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
@@ -146,10 +147,23 @@ impl Cost {
         [forward, backward, backward_input, backward_weight, all_reduce, handling, update]
     }
 
-    /// The times of the units of a cut, from those of all layers. Panics when the cut has a layer without a cost.
-    pub fn of_parts(layers: &[Self], cut: &[std::ops::Range<usize>]) -> Vec<Self> {
-        let add = |sum: Self, layer: &Self| sum.with(layer, |sum, seconds| sum + seconds);
-        cut.iter().map(|part| layers[part.clone()].iter().fold(Self::default(), add)).collect()
+    /// The costs of the units of a cut, from those of all layers. Panics when a layer has no cost, or a unit no layer.
+    pub fn of_parts(layers: &[Self], cut: &[Range<usize>]) -> Vec<Self> {
+        let unit = |part: &Range<usize>| layers[part.clone()].iter().copied().reduce(Self::before);
+        cut.iter().map(|part| unit(part).expect("a unit has a layer")).collect()
+    }
+
+    /// The cost of a layer and the next as one unit. The output of the first is the input of the next, and is in memory
+    /// once.
+    fn before(self, next: Self) -> Self {
+        Self {
+            parameters: self.parameters + next.parameters,
+            optimizer: self.optimizer + next.optimizer,
+            activations: (self.activations + next.activations).saturating_sub(next.input),
+            halves: self.halves + next.halves,
+            output: next.output,
+            ..self.with(&next, |a, b| a + b)
+        }
     }
 
     /// A gather and a reduce-scatter are the two halves of an all-reduce.

@@ -110,9 +110,9 @@ pub struct Setting<'a> {
     pub parts: usize,
 }
 
-/// Every layer of a model as a unit.
-pub fn each(layers: &Layers) -> Vec<Range<usize>> {
-    (0..layers.len()).map(|layer| layer..layer + 1).collect()
+/// Every one of so many layers as a unit.
+pub fn each(layers: usize) -> Vec<Range<usize>> {
+    (0..layers).map(|layer| layer..layer + 1).collect()
 }
 
 /// Measures the cost of units, which are runs of layers from the first layer on: seconds of each pass and of the
@@ -383,7 +383,7 @@ mod tests {
     fn costs(layers: &Layers, sample: &[usize], rows: usize) -> TensorResult<Vec<Cost>> {
         let (setting, mut sgd) =
             (Setting { sample, rows, tries: 3, parts: 1 }, Sgd::new(Momentum::default()));
-        measure(layers, &each(layers), setting, DType::F32, &Device::Cpu, &mut sgd)
+        measure(layers, &each(layers.len()), setting, DType::F32, &Device::Cpu, &mut sgd)
     }
 
     #[test]

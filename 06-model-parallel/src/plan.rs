@@ -224,7 +224,7 @@ impl Prepared {
             return Ok(());
         }
         let (device, each) =
-            (training.several.slots()[0].open()?, partition::each(&training.layers));
+            (training.several.slots()[0].open()?, partition::each(training.layers.len()));
         let (mut known, mut notes) = (HashMap::new(), Vec::new());
         let mut costs =
             |units: &[Range<usize>], shards: usize, parts: usize| -> Result<Vec<Cost>> {

@@ -82,7 +82,7 @@ fn bubbles(kind: Kind) -> (f64, f64) {
     let layers = case.layers.len() / parts;
     let cut: Vec<_> = (0..parts).map(|part| part * layers..(part + 1) * layers).collect();
     let setting = Setting { sample: case.sample, rows: 1, tries: 5, parts: 1 };
-    let (units, mut sgd) = (each(&case.layers), Sgd::new(Momentum::default()));
+    let (units, mut sgd) = (each(case.layers.len()), Sgd::new(Momentum::default()));
     let costs = measure(&case.layers, &units, setting, DType::F64, &Device::Cpu, &mut sgd).unwrap();
     let checked = checked(kind, STAGES, MICRO_BATCHES);
     let predicted = checked.simulate(&Cost::of_parts(&costs, &cut), 0.0).unwrap().bubble();

@@ -84,7 +84,7 @@ impl Prepared {
     pub(crate) fn predict(&mut self) -> Result<()> {
         let (slowness, Self { flags, training, runs }) = (self.slowness(), self);
         let (device, units) =
-            (training.several.slots()[0].open()?, partition::each(&training.layers));
+            (training.several.slots()[0].open()?, partition::each(training.layers.len()));
         for of_ranks in runs.chunk_by_mut(|a, b| a.mesh == b.mesh) {
             let (Mesh { data: ranks, tensor, .. }, adamw) =
                 (of_ranks[0].mesh, &mut AdamW::default());

@@ -18,7 +18,8 @@ const DIVISIBLE: Net = Net::Dense(&[12, 24, 36, 24, 12]);
 fn costs(case: &Case) -> Vec<Cost> {
     let (layers, mut optimizer) = (case.net.layers(), case.updates.optimizer());
     let setting = Setting { sample: case.net.sample(), rows: 2, tries: 1, parts: case.parts };
-    measure(&layers, &each(&layers), setting, case.dtype, &Device::Cpu, &mut *optimizer).unwrap()
+    measure(&layers, &each(layers.len()), setting, case.dtype, &Device::Cpu, &mut *optimizer)
+        .unwrap()
 }
 
 fn simulated(case: &Case, strategy: Strategy, costs: &[Cost]) -> Bytes {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Parser;
 use concise_wrapper::slow_link::parse_speed;
 use cost_model::link::Ports;
-use cost_model::paper::Kind;
+use cost_model::paper::{BATCH, Kind, LARGE};
 use datasets::{CLASSES, PIXELS, SAMPLE};
 use devices::SeveralDevices;
 use harness::cli::whole;
@@ -87,18 +87,17 @@ fn parse_gpt(text: &str) -> Result<Gpt, &'static str> {
 }
 
 impl Arguments {
-    /// The GPT, if there is one. On paper it has 6.7 thousand million parameters by default, and a larger vocabulary.
+    /// The GPT, if there is one. On paper it is a large one by default, and has a larger vocabulary.
     pub(crate) fn sizes(&self) -> Option<Gpt> {
-        let large = Gpt { context: 2048, width: 4096, heads: 32, blocks: 32, vocabulary: 32_000 };
         let usual = self.gpt.filter(|gpt| *gpt != Gpt::default());
-        let on_paper = usual.map_or(large, |gpt| Gpt { vocabulary: large.vocabulary, ..gpt });
+        let on_paper = usual.map_or(LARGE, |gpt| Gpt { vocabulary: LARGE.vocabulary, ..gpt });
         self.on_paper.map(|_| on_paper).or(self.gpt)
     }
 
     /// The samples of a batch.
     pub(crate) fn batch(&self) -> usize {
         let usual = if self.gpt.is_some() { 32 } else { 256 };
-        self.batch_size.unwrap_or(self.on_paper.map_or(usual, |_| 1024))
+        self.batch_size.unwrap_or(self.on_paper.map_or(usual, |_| BATCH))
     }
 
     /// The network, its sizes, and the shape of a sample.

@@ -89,7 +89,7 @@ pub fn measure(
     let [few, many] = samples.map(|rows| {
         let setting = Setting { sample, rows, tries: 1, parts: mesh.tensor };
         let of_ranks = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
-            let (device, units) = (rank.device(), each(layers));
+            let (device, units) = (rank.device(), each(layers.len()));
             let comm = || slow.as_ref().map_or(rank.into(), |slow| slow.slow_down(rank.into()));
             let group = if parts { comm() } else { Alone(device.clone()).into() };
             let (tensors, adamw) = (DType::F32, &mut AdamW::default());
@@ -128,7 +128,6 @@ mod tests {
     use model_parallel::gpt::Gpt;
 
     use super::*;
-    use crate::plan::merged;
 
     #[test]
     fn a_line_goes_through_what_was_measured() {
@@ -178,12 +177,11 @@ mod tests {
             let (setting, mut adamw) =
                 (Setting { sample, rows: 4, tries: 1, parts: 1 }, AdamW::default());
             let device = &candle_core::Device::Cpu;
-            let whole: Vec<_> = std::iter::once(0..layers.len()).collect();
-            let whole =
-                partition::measure(&layers, &whole, setting, DType::F32, device, &mut adamw);
-            let (whole, merged) = (whole.unwrap()[0], merged(&line.at(4)));
-            assert_eq!(merged.activations, whole.activations, "{}", layers.name());
-            assert_eq!((merged.parameters, merged.output), (whole.parameters, whole.output));
+            let unit = &std::iter::once(0..layers.len()).collect::<Vec<_>>();
+            let whole = partition::measure(&layers, unit, setting, DType::F32, device, &mut adamw);
+            let (whole, joined) = (whole.unwrap()[0], Cost::of_parts(&line.at(4), unit)[0]);
+            assert_eq!(joined.activations, whole.activations, "{}", layers.name());
+            assert_eq!((joined.parameters, joined.output), (whole.parameters, whole.output));
             let parts = measured(2, [2, 4], true);
             let sum =
                 |of: fn(&Cost) -> usize, costs: Vec<Cost>| costs.iter().map(of).sum::<usize>();

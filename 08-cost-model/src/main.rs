@@ -56,7 +56,7 @@ fn headline(layers: &Layers, batch: usize, devices: usize) -> Result<()> {
 }
 
 // ANCHOR: paper
-/// Predicts for machines on paper. Gradients are summed in two levels, and a micro-batch has one sample.
+/// Predicts for machines on paper.
 fn on_paper(flags: &Arguments, kind: Kind, batch: usize) -> Result<()> {
     let (devices, (layers, ..)) = (flags.devices.count, flags.network()?);
     let counted = gpt(&flags.sizes().context("a GPT")?)?;
@@ -64,13 +64,8 @@ fn on_paper(flags: &Arguments, kind: Kind, batch: usize) -> Result<()> {
     headline(&layers, batch, devices)?;
     paragraph(format!("assumed, not measured: {machine}"))?;
     let row = |plan: Plan| {
-        let plan = plan.with_micro_batches(batch, 1);
-        let costs = machine.costs(&counted, plan.rows(batch), plan.mesh.tensor);
-        Ok(Row::new(
-            layers.name(),
-            &plan,
-            plan.predict(&costs, Way::TwoLevels, &machine.hosts)?.step,
-        ))
+        let step = machine.predict(&counted, plan, batch)?;
+        Ok(Row::new(layers.name(), &plan, step))
     };
     let has_parts = |parts| layers.check_parts(parts).is_ok();
     let plans = Plan::all(devices, machine.hosts.each, layers.len(), has_parts).into_iter();

@@ -11,6 +11,13 @@ use model_parallel::layers::Layers;
 
 use crate::all_reduce::Way;
 use crate::link::{Hosts, Link, Ports};
+use crate::plan::{Plan, Step};
+
+/// The usual model on paper, of 6.7 thousand million parameters.
+pub const LARGE: Gpt =
+    Gpt { vocabulary: 32_000, context: 2048, width: 4096, heads: 32, blocks: 32 };
+/// The samples of a step on paper.
+pub const BATCH: usize = 1024;
 
 // ANCHOR: machine
 /// A kind of machine.
@@ -160,6 +167,14 @@ impl Machine {
             }
         };
         layers.iter().map(cost).collect()
+    }
+
+    /// Predicts a step of a plan on so many samples. Gradients are summed in two levels, and a micro-batch has one sample.
+    /// Fails when there is no such schedule.
+    pub fn predict(&self, layers: &[Counted], plan: Plan, batch: usize) -> anyhow::Result<Step> {
+        let plan = plan.with_micro_batches(batch, 1);
+        let costs = self.costs(layers, plan.rows(batch), plan.mesh.tensor);
+        Ok(plan.predict(&costs, Way::TwoLevels, &self.hosts)?.step)
     }
 }
 // ANCHOR_END: counted

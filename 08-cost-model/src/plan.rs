@@ -6,7 +6,7 @@ use std::ops::Range;
 use model_parallel::instructions::Action::{Backward, Forward};
 use model_parallel::instructions::Instruction;
 use model_parallel::mesh::Mesh;
-use model_parallel::partition::cut;
+use model_parallel::partition::{cut, each};
 use model_parallel::{Bytes, Checked, Cost, Kind, Schedule, Timeline, UNBOUNDED, check};
 use serde::{Deserialize, Serialize};
 use sharded_state::{Sharing, Strategy};
@@ -99,22 +99,6 @@ impl fmt::Display for Plan {
 }
 // ANCHOR_END: plan
 
-// ANCHOR: merged
-/// The cost of a run of layers as one unit. The output of a layer is the input of the next, and is in memory once.
-pub fn merged(layers: &[Cost]) -> Cost {
-    let both = |a: Cost, b: &Cost| Cost {
-        parameters: a.parameters + b.parameters,
-        optimizer: a.optimizer + b.optimizer,
-        activations: a.activations + b.activations - b.input,
-        halves: a.halves + b.halves,
-        output: b.output,
-        ..a.with(b, |a, b| a + b)
-    };
-    let (first, rest) = layers.split_first().expect("a unit has a layer");
-    rest.iter().fold(*first, both)
-}
-// ANCHOR_END: merged
-
 // ANCHOR: predict
 /// A step: its seconds, and the bytes of its fullest device, by kind and in all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -141,20 +125,19 @@ impl Plan {
     pub fn predict(&self, layers: &[Cost], way: Way, hosts: &Hosts) -> anyhow::Result<Predicted> {
         let Mesh { data, pipeline, tensor } = self.mesh;
         let units = match pipeline {
-            1 => (0..layers.len()).map(|layer| layer..layer + 1).collect(),
+            1 => each(layers.len()),
             stages => cut(&layers.iter().map(Cost::total).collect::<Vec<_>>(), stages)?,
         };
         // Replicas are as far from each other as the stages and parts between them.
         let group = hosts.every(pipeline * tensor);
-        let cost = |unit: &Range<usize>| {
-            let cost = merged(&layers[unit.clone()]);
+        let cost = |cost: Cost| {
             let sum = way.cost(data, cost.parameters as f64, &group);
             // A chunk of the state is updated in a part of the time.
             let chunks = if self.strategy.sharing == Sharing::Ddp { 1 } else { data };
             let update = cost.update / chunks as f64;
             Cost { all_reduce: sum.seconds, handling: sum.busy, update, ..cost }
         };
-        let costs: Vec<Cost> = units.iter().map(cost).collect();
+        let costs: Vec<Cost> = Cost::of_parts(layers, &units).into_iter().map(cost).collect();
         let longest = costs.iter().skip(1).map(|it| it.input).max().unwrap_or(0);
         let message = hosts.every(tensor).slowest(pipeline).message(longest as f64);
         let checked = check(self.schedule(units.len())?, UNBOUNDED)?;

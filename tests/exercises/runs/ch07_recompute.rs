@@ -16,7 +16,7 @@ pub fn run(answer: Answer) -> Run {
     let (layers, device) = (Layers::dense(&WIDTHS)?, DevicePlan::slices(1)?.slots()[0].open()?);
     let (setting, mut sgd) =
         (Setting { sample: &SAMPLE, rows: 128, tries: 5, parts: 1 }, Sgd::new(Momentum::default()));
-    let each = partition::each(&layers);
+    let each = partition::each(layers.len());
     let tensors = device.tensors();
     let costs: Vec<Cost> = device
         .run(|| partition::measure(&layers, &each, setting, DType::F32, tensors, &mut sgd))?;

@@ -83,7 +83,14 @@ pub(super) fn measure(layers: &Layers) -> Run<Vec<Cost>> {
         (Setting { sample: &SAMPLE, rows, tries: 5, parts: 1 }, Sgd::new(Momentum::default()));
     let tensors = device.tensors();
     let measure = || {
-        partition::measure(layers, &partition::each(layers), setting, DType::F32, tensors, &mut sgd)
+        partition::measure(
+            layers,
+            &partition::each(layers.len()),
+            setting,
+            DType::F32,
+            tensors,
+            &mut sgd,
+        )
     };
     Ok(device.run(measure)?)
 }

@@ -42,7 +42,7 @@ static MACHINE: LazyLock<usize> = LazyLock::new(|| {
 
 /// Allocates memory for `len` numbers. All threads fill the memory with zeros.
 pub(crate) fn zeros<T: Copy + Default + Send>(len: usize) -> Vec<T> {
-    made_by_task(len, BLOCK, |_, _| {}).0
+    if len < BLOCK { vec![T::default(); len] } else { made_by_task(len, BLOCK, |_, _| {}).0 }
 }
 
 /// Computes `len` numbers in parallel. `make` overwrites the zeros of a run of neighbouring numbers, at these indices.

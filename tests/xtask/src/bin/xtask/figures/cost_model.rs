@@ -2,25 +2,19 @@
 //! with their measurements.
 
 use anyhow::{Context as _, ensure};
-use cost_model::all_reduce::Way;
 use cost_model::link::Ports;
-use cost_model::paper::{Kind, gpt};
+use cost_model::paper::{BATCH, Kind, LARGE, gpt};
 use cost_model::plan::{Plan, Step};
 use drawing::chart::{Chart, Curve, Panel};
 use drawing::{Axis, Heading, Place};
 use harness::machine::gigabytes;
 use harness::report::thousands;
 use itertools::Itertools as _;
-use model_parallel::gpt::Gpt;
 use model_parallel::layers::Layers;
 use serde::Deserialize;
 
 use super::Figure;
 use super::measurement::{self, Recorded, lines_of};
-
-/// The model on paper, and its samples in a step.
-const LARGE: Gpt = Gpt { vocabulary: 32_000, context: 2048, width: 4096, heads: 32, blocks: 32 };
-const BATCH: usize = 1024;
 
 /// The plans on paper, by the beginnings of their names.
 const PLANS: [&str; 5] = ["DDP", "ZeRO 2", "ZeRO 3 + prefetch", "1F1B 8", "tensor 8"];
@@ -66,11 +60,7 @@ pub(super) fn draw(texts: &[String]) -> anyhow::Result<Figure> {
 fn paper(ports: Ports, of: &str) -> anyhow::Result<Panel> {
     let machine = Kind::H100.machine(ports);
     let (counted, layers) = (gpt(&LARGE)?, Layers::gpt(&LARGE)?.len());
-    let predict = |plan: Plan| {
-        let plan = plan.with_micro_batches(BATCH, 1);
-        let costs = machine.costs(&counted, plan.rows(BATCH), plan.mesh.tensor);
-        anyhow::Ok(plan.predict(&costs, Way::TwoLevels, &machine.hosts)?.step)
-    };
+    let predict = |plan: Plan| machine.predict(&counted, plan, BATCH);
     let one = predict(Plan::all(1, 1, layers, |_| false)[0])?.seconds;
     let mut curves: Vec<Curve> = Vec::new();
     for (series, begins) in PLANS.into_iter().enumerate() {
