@@ -1,4 +1,4 @@
-//! The cost of the collectives of m bytes on n ranks. In one host, with latency α, wire β and handling h of a [`Link`]:
+//! The cost of the collectives of m bytes on n ranks, with latency α, wire β and handling h of a [`Link`]:
 //!
 //! | all-reduce | seconds |
 //! | --- | --- |
@@ -25,196 +25,108 @@ pub enum Way {
     Naive,
     Tree,
     Ring,
-    TwoLevels,
 }
 
-/// The cost of a collective: seconds until the last rank ends; of these, seconds in which the busiest rank adds and
-/// copies.
+/// What a collective takes: seconds until the last rank ends; of these, seconds in which the busiest rank adds and copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[expect(missing_docs, reason = "the line above explains the fields")]
-pub struct Cost {
+pub struct Taken {
     pub seconds: f64,
     pub busy: f64,
 }
 
 impl Way {
-    /// The cost of an all-reduce of `bytes` on so many ranks.
-    pub fn cost(self, ranks: usize, bytes: f64, hosts: &Hosts) -> Cost {
-        match self {
-            _ if ranks < 2 => Cost::default(),
-            Self::OneShot => one_shot(ranks, bytes, hosts),
-            Self::Naive => naive(ranks, bytes, hosts),
-            Self::Tree => tree(ranks, bytes, hosts),
-            Self::Ring | Self::TwoLevels => {
-                let Cost { seconds, busy } = self.half(ranks, bytes, hosts);
-                Cost { seconds: 2.0 * seconds, busy: 2.0 * busy }
+    /// What an all-reduce of `m` bytes takes on so many ranks with equal links.
+    pub fn takes(self, ranks: usize, m: f64, link: Link) -> Taken {
+        let (n, Link { latency, wire, handling }) = (ranks as f64, link);
+        // The seconds, and the tensors that the busiest rank adds and copies.
+        let (seconds, tensors) = match self {
+            _ if ranks < 2 => (0.0, 0.0),
+            // Every rank receives all others' tensors. Its first may be the last that another rank sends.
+            Self::OneShot => ((n - 1.0) * link.message(m) + (n - 2.0) * m * wire, n - 1.0),
+            // Rank 0 receives the tensors one by one, and sends the sum to every rank.
+            Self::Naive => (n * latency + 2.0 * (n - 1.0) * m * wire + n * m * handling, n - 1.0),
+            // A round for each doubling of the distance, up the tree and down again.
+            Self::Tree => {
+                let rounds = n.log2().ceil();
+                (rounds * link.message(m) + down_the_tree(ranks, m, link), rounds)
             }
-        }
+            // The chunks go around twice. In each step, every rank sends one.
+            Self::Ring => (2.0 * (n - 1.0) * link.message(m / n), 2.0 * (n - 1.0) / n),
+        };
+        Taken { seconds, busy: tensors * m * handling }
     }
+}
 
-    /// The cost of a reduce-scatter, or of an all-gather, of `bytes` in all: in two levels, or around a ring.
-    pub fn half(self, ranks: usize, bytes: f64, hosts: &Hosts) -> Cost {
-        if self == Self::TwoLevels {
-            two_levels_half(ranks, bytes, hosts)
-        } else {
-            ring_half(ranks, bytes, hosts)
-        }
-    }
+/// Seconds until the last rank has the sum of rank 0. In a round of distance d, every rank that has the sum sends it to the
+/// rank d further on. So each 1 in a rank's binary number is a message that it waits for. For each 0, the wire was busy with
+/// a message to another rank.
+fn down_the_tree(ranks: usize, m: f64, link: Link) -> f64 {
+    let distances = || successors(Some(1), |d| Some(2 * d)).take_while(|&d| d < ranks);
+    let round = |rank: usize, d: usize| match (rank & d > 0, (rank & !(2 * d - 1)) + d < ranks) {
+        (true, _) => link.message(m),
+        (false, true) => m * link.wire,
+        (false, false) => 0.0,
+    };
+    let seconds = |rank| distances().map(|d| round(rank, d)).sum::<f64>();
+    (0..ranks).map(seconds).fold(0.0, f64::max)
+}
+
+/// What an all-reduce of `m` bytes takes in two levels. In each host, a ring leaves every device a chunk. Devices with the
+/// same chunk form a ring of hosts, and all these rings send at the same time. One host has one ring.
+pub fn two_levels(ranks: usize, m: f64, hosts: &Hosts) -> Taken {
+    let each = ranks.min(hosts.each);
+    let inside = Way::Ring.takes(each, m, hosts.inside);
+    let outside = Way::Ring.takes(ranks.div_ceil(each), m / each as f64, hosts.between);
+    Taken { seconds: inside.seconds + outside.seconds, busy: inside.busy + outside.busy }
 }
 // ANCHOR_END: way
-
-// ANCHOR: whole
-/// Every rank receives the tensors of all ranks one by one. The first tensor in its order may be the last that is sent.
-fn one_shot(ranks: usize, bytes: f64, hosts: &Hosts) -> Cost {
-    let (near, far) = near_and_far(ranks, hosts);
-    let (inside, between) = (hosts.inside, hosts.shared(hosts.each));
-    let waits = |link: Link, messages: f64| f64::max(messages - 1.0, 0.0) * bytes * link.wire;
-    let taken = near * inside.message(bytes) + far * between.message(bytes);
-    let seconds = waits(inside, near).max(waits(between, far)) + taken;
-    Cost { seconds, busy: bytes * (near * inside.handling + far * between.handling) }
-}
-
-/// Rank 0 receives the tensors one by one, and sends the sum to every rank.
-fn naive(ranks: usize, bytes: f64, hosts: &Hosts) -> Cost {
-    let (near, far) = near_and_far(ranks, hosts);
-    let Hosts { inside, between, .. } = hosts;
-    let gather = near * inside.message(bytes) + far * between.message(bytes);
-    // The port inside the host and the port to other hosts work at the same time.
-    let sent = |link: &Link, times: f64| match times > 0.0 {
-        true => link.latency + bytes * (times * link.wire + link.handling),
-        false => 0.0,
-    };
-    let broadcast = sent(inside, near).max(sent(between, far));
-    let busy = bytes * (near * inside.handling + far * between.handling);
-    Cost { seconds: gather + broadcast, busy }
-}
-
-/// The numbers of other ranks in the host of a rank and in other hosts, if all hosts are full.
-fn near_and_far(ranks: usize, hosts: &Hosts) -> (f64, f64) {
-    let near = (ranks.min(hosts.each) - 1) as f64;
-    (near, ranks as f64 - 1.0 - near)
-}
-
-/// A round for each doubling of the distance, up the tree and down again. No closed form is exact if branches are missing,
-/// or if only some lead to another host, so the function follows each rank.
-fn tree(ranks: usize, bytes: f64, hosts: &Hosts) -> Cost {
-    let far = |a: usize, b: usize| usize::from(a / hosts.each != b / hosts.each);
-    let links = [hosts.inside, hosts.between];
-    let distances = successors(Some(1), |distance| Some(2 * distance));
-    let distances: Vec<usize> = distances.take_while(|&distance| distance < ranks).collect();
-    let pairs = |distance: usize| {
-        (0..ranks - distance).step_by(2 * distance).map(move |upper| (upper, upper + distance))
-    };
-    let (mut clock, mut busy) = (vec![0.0f64; ranks], vec![0.0; ranks]);
-    for &distance in &distances {
-        for (upper, lower) in pairs(distance) {
-            let link = links[far(upper, lower)];
-            clock[upper] = clock[upper].max(clock[lower]) + link.message(bytes);
-            busy[upper] += bytes * link.handling;
-        }
-    }
-    // The times at which a rank's port inside the host and its port to other hosts are free.
-    let mut free = vec![[0.0f64; 2]; ranks];
-    for &distance in distances.iter().rev() {
-        for (upper, lower) in pairs(distance) {
-            let port = far(upper, lower);
-            let leaves = clock[upper].max(free[upper][port]);
-            free[upper][port] = leaves + bytes * links[port].wire;
-            clock[lower] = leaves + links[port].message(bytes);
-            busy[lower] += bytes * links[port].handling;
-        }
-    }
-    let most = |of: Vec<f64>| of.into_iter().fold(0.0, f64::max);
-    Cost { seconds: most(clock), busy: most(busy) }
-}
-// ANCHOR_END: whole
-
-// ANCHOR: halves
-/// n − 1 steps, each with a chunk of an n-th. Every step is as slow as the slowest link of the ring.
-fn ring_half(ranks: usize, bytes: f64, hosts: &Hosts) -> Cost {
-    let (chunk, steps) = (bytes / ranks as f64, ranks as f64 - 1.0);
-    let links = [hosts.inside, hosts.slowest(ranks)];
-    let slower =
-        |cost: &dyn Fn(Link) -> f64| steps * links.map(cost).into_iter().fold(0.0, f64::max);
-    Cost {
-        seconds: slower(&|link| link.message(chunk)),
-        busy: slower(&|link| chunk * link.handling),
-    }
-}
-
-/// In each host, a ring leaves every device a chunk. Devices with the same chunk form a ring of hosts, and all these
-/// rings send at the same time.
-fn two_levels_half(ranks: usize, bytes: f64, hosts: &Hosts) -> Cost {
-    let (each, between) = (ranks.min(hosts.each), hosts.shared(hosts.each));
-    let inside = ring_half(each, bytes, &Hosts::one(hosts.inside));
-    let outside = ring_half(ranks.div_ceil(each), bytes / each as f64, &Hosts::one(between));
-    Cost { seconds: inside.seconds + outside.seconds, busy: inside.busy + outside.busy }
-}
-// ANCHOR_END: halves
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::Ports;
 
-    const ALL: [Way; 5] = [Way::OneShot, Way::Naive, Way::Tree, Way::Ring, Way::TwoLevels];
+    const ALL: [Way; 4] = [Way::OneShot, Way::Naive, Way::Tree, Way::Ring];
     const LINK: Link = Link { latency: 1.0, wire: 0.01, handling: 0.002 };
 
-    fn seconds(way: Way, ranks: usize, hosts: &Hosts) -> f64 {
-        way.cost(ranks, 1000.0, hosts).seconds
+    fn seconds(way: Way, ranks: usize) -> f64 {
+        way.takes(ranks, 1000.0, LINK).seconds
     }
 
     #[test]
     fn the_table_above() {
-        let one = Hosts::one(LINK);
+        let close = |a: f64, b: f64| assert!((a - b).abs() <= 1e-12 * b.abs(), "{a} is not {b}");
         for n in [2usize, 3, 4, 8] {
             let (ranks, m) = (n as f64, 1000.0);
             let Link { latency, wire, handling } = LINK;
             let one_shot = (ranks - 1.0) * LINK.message(m) + (ranks - 2.0) * m * wire;
-            close(seconds(Way::OneShot, n, &one), one_shot);
+            close(seconds(Way::OneShot, n), one_shot);
             let naive = ranks * latency + 2.0 * (ranks - 1.0) * m * wire + ranks * m * handling;
-            close(seconds(Way::Naive, n, &one), naive);
+            close(seconds(Way::Naive, n), naive);
             let tree = 2.0 * (n as f64).log2().ceil() * LINK.message(m);
             match n.is_power_of_two() {
-                true => close(seconds(Way::Tree, n, &one), tree),
-                false => assert!(seconds(Way::Tree, n, &one) <= tree),
+                true => close(seconds(Way::Tree, n), tree),
+                false => assert!(seconds(Way::Tree, n) <= tree),
             }
             let ring = 2.0 * (ranks - 1.0) * LINK.message(m / ranks);
-            close(seconds(Way::Ring, n, &one), ring);
-            close(seconds(Way::TwoLevels, n, &one), ring);
-            for way in [Way::Ring, Way::TwoLevels] {
-                close(2.0 * way.half(n, m, &one).seconds, ring);
-            }
+            close(seconds(Way::Ring, n), ring);
+            close(two_levels(n, m, &Hosts::one(LINK)).seconds, ring);
         }
     }
 
     #[test]
     fn one_rank_has_nothing_to_add_up() {
-        for way in ALL {
-            assert_eq!(way.cost(1, 1000.0, &Hosts::one(LINK)), Cost::default());
-            assert_eq!(way.half(1, 1000.0, &Hosts::one(LINK)), Cost::default());
-        }
+        assert!(ALL.iter().all(|way| way.takes(1, 1000.0, LINK) == Taken::default()));
+        assert_eq!(two_levels(1, 1000.0, &Hosts::one(LINK)), Taken::default());
     }
 
     #[test]
     fn a_slow_link_between_hosts_is_crossed_as_rarely_as_may_be() {
         let slow = Link { wire: 1.0, ..LINK };
-        let hosts = Hosts { each: 8, inside: LINK, between: slow, ports: Ports::Host };
-        let at_64 = |way| seconds(way, 64, &hosts);
+        let hosts = Hosts { each: 8, inside: LINK, between: slow };
+        let at_64 = |hosts: &Hosts| two_levels(64, 1000.0, hosts).seconds;
         // A ring of all ranks sends as many bytes over the slow link as a ring of hosts, but in more steps.
-        assert!(at_64(Way::TwoLevels) < at_64(Way::Ring));
-        assert!(at_64(Way::Ring) < at_64(Way::Tree));
-        assert!(at_64(Way::Tree) < at_64(Way::Naive));
-        for way in ALL {
-            assert!(at_64(way) > seconds(way, 64, &Hosts::one(LINK)), "{way:?}");
-        }
-        // Eight ports carry eight chunks at a time.
-        let own = Hosts { ports: Ports::Gpu, ..hosts };
-        assert!(4.0 * seconds(Way::TwoLevels, 64, &own) < at_64(Way::TwoLevels));
-        assert_eq!(seconds(Way::Ring, 64, &own), at_64(Way::Ring));
-    }
-
-    fn close(a: f64, b: f64) {
-        assert!((a - b).abs() <= 1e-12 * b.abs(), "{a} is not {b}");
+        assert!(at_64(&hosts) < Way::Ring.takes(64, 1000.0, slow).seconds);
+        assert!(at_64(&hosts) > at_64(&Hosts::one(LINK)));
     }
 }

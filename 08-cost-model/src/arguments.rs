@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use concise_wrapper::slow_link::parse_speed;
-use cost_model::link::Ports;
-use cost_model::paper::{BATCH, Kind, LARGE};
+use cost_model::paper::{BATCH, Kind, LARGE, Ports};
 use datasets::{CLASSES, PIXELS, SAMPLE};
 use devices::SeveralDevices;
 use harness::cli::whole;
@@ -35,6 +34,10 @@ pub(crate) struct Arguments {
     /// Samples of a batch, over all devices [default: 256; GPT 32; on paper 1024]
     #[arg(long, value_name = "N", value_parser = whole::<usize>(1..=1_000_000))]
     batch_size: Option<usize>,
+
+    /// Samples of a micro-batch [default: on paper 1; else one micro-batch, and four in a pipeline]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..=1_000_000))]
+    pub(crate) micro_batch: Option<usize>,
 
     #[command(flatten)]
     pub(crate) devices: SeveralDevices,
@@ -79,10 +82,12 @@ fn parse_gpt(text: &str) -> Result<Gpt, &'static str> {
     let numbers: Result<Vec<usize>, _> = text.split('x').map(str::parse).collect();
     match numbers.unwrap_or_default()[..] {
         [] if text.is_empty() => Ok(Gpt::default()),
-        [blocks @ 1..=1024, width @ 1..=65_536, heads @ 1..=65_536, context @ 1..=65_536] => {
+        [blocks @ 1..=1024, width @ 1..=65_536, heads @ 1..=65_536, context @ 1..=65_536]
+            if width.is_multiple_of(heads) =>
+        {
             Ok(Gpt { context, width, heads, blocks, ..Gpt::default() })
         }
-        _ => Err("a GPT has four sizes, such as 4x128x4x64"),
+        _ => Err("a GPT has four sizes, such as 4x128x4x64, and the heads divide the width"),
     }
 }
 
@@ -104,7 +109,8 @@ impl Arguments {
     pub(crate) fn network(&self) -> anyhow::Result<(Layers, NetworkSize, Vec<usize>)> {
         if let Some(gpt) = self.sizes() {
             let (layers, size) = sized_gpt(&gpt)?;
-            return Ok((layers, size, vec![gpt.context]));
+            let (cause, advice) = ("--gpt".to_owned(), "a smaller --gpt");
+            return Ok((layers, NetworkSize { cause, advice, ..size }, vec![gpt.context]));
         }
         let features = [&[PIXELS][..], &[512; 10], &[CLASSES]].concat();
         Ok((Layers::dense(&features)?, NetworkSize::dense(&features), SAMPLE.to_vec()))

@@ -1,4 +1,5 @@
-//! What a unit takes and holds, as a straight line in the number of samples: measured with two numbers of samples.
+//! What this machine takes and holds: for a layer, as a straight line in the number of samples, measured with two numbers of
+//! samples; and for whole steps, to compare with their predictions.
 //!
 //! ```text
 //! a pass over b samples   fixed + b · sample
@@ -7,26 +8,35 @@
 //! `fixed` does not shrink when devices share the batch: a GPU launches the same kernels, and every device runs the same
 //! layers. For this reason a small batch is not faster on more devices.
 
-use candle_core::DType;
-use concise_wrapper::Error;
+use std::ops::Range;
+use std::time::Instant;
+
+use candle_core::{DType, Tensor};
 use concise_wrapper::optimizer::AdamW;
 use concise_wrapper::slow_link::{SlowNetwork, Slowness};
+use concise_wrapper::{Error, Model as _};
+use datasets::Batch;
 use devices::DevicePlan;
-use harness::statistics::median;
-use model_parallel::execute::{Executor, Settings};
+use harness::statistics::{median, slowest};
+use model_parallel::execute::unit::Unit;
+use model_parallel::execute::{Executor, Measured, Settings};
 use model_parallel::layers::Layers;
-use model_parallel::mesh::Mesh;
+use model_parallel::mesh::{Axis, Mesh};
 use model_parallel::partition::{self, Setting, each};
-use model_parallel::{Action, Cost, Instruction, UNBOUNDED, check};
-use params_and_allreduce::communicator::{Alone, Communicator as _};
-use params_and_allreduce::thread::{DEFAULT_TIMEOUT, RankFailure, run_ranks};
-use sharded_state::Sharing;
+use model_parallel::{Action, Checked, Cost, Instruction, UNBOUNDED, check};
+use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::{Alone, Communicator as _, SharedCommunicator};
+use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, RankFailure, run_ranks};
+use sharded_state::{Sharded, Sharing};
 use split_batch::loader::LocalBatch;
 
-use crate::run::{timed, zeros};
+use crate::plan::{Plan, Predicted, Step};
 
 /// The steps in which layers are timed. The median counts.
 const TRIES: usize = 9;
+
+/// A model, and the shape of a sample.
+pub type Model<'a> = (&'a Layers, &'a [usize]);
 
 // ANCHOR: line
 /// The costs of all layers of a model with any number of samples: lines through two measurements.
@@ -79,33 +89,33 @@ fn line([b, few]: [f64; 2], [c, many]: [f64; 2], x: f64) -> f64 {
 /// the devices share each layer, and the passes contain the messages of tensor parallelism on this link. A layer takes
 /// as long as on the slowest device. Fails when a rank fails.
 pub fn measure(
-    plan: &DevicePlan,
-    (layers, sample): (&Layers, &[usize]),
+    devices: &DevicePlan,
+    (layers, sample): Model<'_>,
     samples: [usize; 2],
     (parts, slow): (bool, Option<Slowness>),
 ) -> Result<Lines, RankFailure<Error>> {
     let slow = slow.map(|slow| SlowNetwork::new(slow, DEFAULT_TIMEOUT));
-    let mesh = if parts { Mesh::tensor(plan.len()) } else { Mesh::pipeline(1) };
+    let mesh = if parts { Mesh::tensor(devices.len()) } else { Mesh::pipeline(1) };
+    let (strategy, units) = (Sharing::Ddp.plain(), each(layers.len()));
+    let plan = Plan { strategy, mesh, micro_batches: 1 };
     let [few, many] = samples.map(|rows| {
         let setting = Setting { sample, rows, tries: 1, parts: mesh.tensor };
-        let of_ranks = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
-            let (device, units) = (rank.device(), each(layers.len()));
-            let comm = || slow.as_ref().map_or(rank.into(), |slow| slow.slow_down(rank.into()));
-            let group = if parts { comm() } else { Alone(device.clone()).into() };
-            let (tensors, adamw) = (DType::F32, &mut AdamW::default());
-            let mut costs = partition::measure(layers, &units, setting, tensors, device, adamw)?;
-            let list = Sharing::Ddp.plain().schedule(units.len(), 1, 1);
-            let checked = check(list, UNBOUNDED).map_err(|wrong| Error::Model(wrong.into()))?;
-            let build = |unit| layers.build_part(unit, 1, DType::F32, device, &group);
-            let units = units.into_iter().map(build).collect::<Result<Vec<_>, _>>()?;
-            let executor =
-                Executor::with(&checked, units, group.clone(), mesh, sample, Settings::of(layers))?;
-            let shards = vec![zeros(layers, sample, rows, device)?];
-            timed(&executor, &LocalBatch { shards, samples: rows }, rank, TRIES)?;
-            let steps = executor.measured().steps;
+        let of_ranks = run_ranks(devices, DEFAULT_TIMEOUT, |rank| {
+            let (device, adamw) = (rank.device(), &mut AdamW::default());
+            let comm = match (parts, &slow) {
+                (false, _) => Alone(device.clone()).into(),
+                (true, None) => rank.into(),
+                (true, Some(slow)) => slow.slow_down(rank.into()),
+            };
+            let mut costs = partition::measure(layers, &units, setting, DType::F32, device, adamw)?;
+            let checked = check(strategy.schedule(units.len(), 1, 1), UNBOUNDED);
+            let checked = checked.map_err(|wrong| Error::Model(wrong.into()))?;
+            let lists = (&checked, &units[..]);
+            let (_, measured) =
+                on_rank((rank, comm), (layers, sample), (&plan, lists), (rows, TRIES))?;
             for (unit, cost) in costs.iter_mut().enumerate() {
                 let seconds = |action| {
-                    let spans = steps.iter().skip(1).flatten();
+                    let spans = measured.steps.iter().skip(1).flatten();
                     let of = spans.filter(|it| it.instruction == Instruction { unit, action });
                     median(of.map(|it| it.end - it.start))
                 };
@@ -122,6 +132,79 @@ pub fn measure(
     Ok(Lines { few: few?, many: many? })
 }
 // ANCHOR_END: measure
+
+// ANCHOR: run
+/// Runs steps of a plan on all devices of `devices`: the median step, and the most bytes. Fails when a rank fails.
+pub fn run(
+    devices: &DevicePlan,
+    model: Model<'_>,
+    (plan, predicted): (&Plan, &Predicted),
+    (batch, steps): (usize, usize),
+    slow: Option<Slowness>,
+) -> Result<Step, RankFailure<Error>> {
+    let slow = slow.map(|slow| SlowNetwork::new(slow, DEFAULT_TIMEOUT));
+    let of_ranks = run_ranks(devices, DEFAULT_TIMEOUT, |rank| {
+        let comm = slow.as_ref().map_or(rank.into(), |slow| slow.slow_down(rank.into()));
+        let lists = (&predicted.checked, &predicted.units[..]);
+        on_rank((rank, comm), model, (plan, lists), (batch, steps))
+    })?;
+    let (times, measured): (Vec<_>, Vec<_>) = of_ranks.into_iter().unzip();
+    let held = measured.into_iter().map(|it| it.held).max_by_key(|held| held.total);
+    let held = held.unwrap_or_default();
+    Ok(Step { seconds: slowest(&times), peak: held.peak, total: held.total })
+}
+
+/// Runs steps with stage 6's executor on a rank of a plan: the seconds of each, and what the executor measured. All units
+/// have their layers from the list of runs.
+///
+/// `batch` is the number of samples over all devices. They are zeros, which take as long as others.
+pub(crate) fn on_rank(
+    (rank, comm): (&Rank, SharedCommunicator),
+    (layers, sample): Model<'_>,
+    (plan, (checked, runs)): (&Plan, (&Checked, &[Range<usize>])),
+    (batch, steps): (usize, usize),
+) -> Result<(Vec<f64>, Measured), Error> {
+    let (mesh, device, rows) = (plan.mesh, rank.device(), plan.rows(batch));
+    let (dtype, labels) = match layers.takes_tokens() {
+        true => (DType::U32, vec![rows, sample[0]]),
+        false => (DType::F32, vec![rows]),
+    };
+    let images = Tensor::zeros([&[rows], sample].concat(), dtype, device)?;
+    let zeros = Batch { images, labels: Tensor::zeros(labels, DType::U32, device)? };
+    let share = LocalBatch { shards: vec![zeros; plan.micro_batches], samples: batch };
+    let group = mesh.along(&comm, Axis::Tensor)?;
+    let build = |unit: usize| layers.build_part(runs[unit].clone(), 1, DType::F32, device, &group);
+    let settings = Settings { algorithm: Algorithm::Ring, ..Settings::of(layers) };
+    if plan.strategy.sharing == Sharing::Ddp {
+        let units = checked.schedule().units_of(mesh.coordinate(comm.rank(), Axis::Pipeline));
+        let units = units.map(build).collect::<Result<_, _>>()?;
+        let executor = Executor::with(checked, units, comm, mesh, sample, settings)?;
+        return timed(&executor, &share, rank, steps);
+    }
+    let unit = |unit, replicas: &_| Sharded::new(unit, build(unit)?, replicas);
+    let executor = Executor::of_units(checked, comm, mesh, sample, settings, unit)?;
+    timed(&executor, &share, rank, steps)
+}
+
+/// Seconds of each step but the first, which finds memory that was never touched.
+fn timed<U: Unit>(
+    executor: &Executor<U>,
+    share: &LocalBatch,
+    rank: &Rank,
+    steps: usize,
+) -> Result<(Vec<f64>, Measured), Error> {
+    let (mut adamw, mut seconds) = (AdamW::default(), Vec::new());
+    for _ in 0..=steps {
+        rank.device().synchronize()?;
+        rank.barrier()?;
+        let start = Instant::now();
+        executor.step(share, &mut adamw, 1e-3)?;
+        rank.device().synchronize()?;
+        seconds.push(start.elapsed().as_secs_f64());
+    }
+    Ok((seconds.split_off(1), executor.measured()))
+}
+// ANCHOR_END: run
 
 #[cfg(test)]
 mod tests {

@@ -7,10 +7,9 @@
 //! | --- | --- |
 //! | [`mod@link`] | a message costs a latency, and a time for each byte; hosts and their ports |
 //! | [`mod@all_reduce`] | the cost of every collective in closed form |
-//! | [`compute`] | what a layer takes and holds is a straight line in the samples, measured twice |
+//! | [`compute`] | what a layer takes and holds is a straight line in the samples; steps that run, to compare |
 //! | [`plan`] | a strategy on a mesh: its list, and the prediction of a step |
 //! | [`paper`] | machines on paper, with assumed speeds and counted layers |
-//! | [`mod@run`] | steps that run, to compare |
 //!
 //! The model leaves out the loss, the loading of data, evaluation, and all differences between steps. A prediction is about
 //! steps that no other program disturbs, and uses no measurement of the step that it predicts.
@@ -20,4 +19,3 @@ pub mod compute;
 pub mod link;
 pub mod paper;
 pub mod plan;
-pub mod run;

@@ -49,47 +49,26 @@ impl Link {
 // ANCHOR_END: link
 
 // ANCHOR: hosts
-/// Who has a network port to other hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Ports {
-    /// Each device its own
-    Gpu,
-    /// The devices of a host share one
-    Host,
-}
-
-/// Hosts of `each` devices, ranks counted host by host: the links between two devices of a host, and between two hosts
-/// through one port.
+/// Hosts of `each` devices, ranks counted host by host: the link between two devices of a host, and the link between
+/// devices of two hosts while all devices of the hosts send.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[expect(missing_docs, reason = "the line above explains the fields")]
 pub struct Hosts {
     pub each: usize,
     pub inside: Link,
     pub between: Link,
-    pub ports: Ports,
 }
 
 impl Hosts {
     /// All devices in one host.
     pub fn one(link: Link) -> Self {
-        Self { each: usize::MAX, inside: link, between: link, ports: Ports::Gpu }
-    }
-
-    /// The slowest link between so many ranks.
-    pub fn slowest(&self, ranks: usize) -> Link {
-        if ranks > self.each { self.between } else { self.inside }
-    }
-
-    /// Between devices of two hosts, when so many devices of each host send at the same time.
-    pub fn shared(&self, devices: usize) -> Link {
-        let share = if self.ports == Ports::Host { devices.min(self.each) as f64 } else { 1.0 };
-        Link { wire: self.between.wire * share, ..self.between }
+        Self { each: usize::MAX, inside: link, between: link }
     }
 
     /// The hosts as a group of every n-th device sees them. The groups beside it send at the same time.
     #[must_use]
     pub fn every(&self, nth: usize) -> Self {
-        Self { each: (self.each / nth).max(1), between: self.shared(nth), ..*self }
+        Self { each: (self.each / nth).max(1), ..*self }
     }
 }
 // ANCHOR_END: hosts
@@ -109,6 +88,7 @@ pub fn measure(
         return Ok(Link::default());
     }
     let numbers = (bytes / DType::F32.size_in_bytes()).max(2);
+    // The latency, and the seconds of a byte.
     let exchange = |slow: Option<Slowness>| {
         let network = slow.map(|slow| SlowNetwork::new(slow, DEFAULT_TIMEOUT));
         let times = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
@@ -121,8 +101,7 @@ pub fn measure(
         Ok((latency, (long - latency).max(0.0) / (4 * numbers) as f64))
     };
     let (latency, handling) = exchange(None)?;
-    let Some(slow) = slow else { return Ok(Link { latency, wire: 0.0, handling }) };
-    let (latency, byte) = exchange(Some(slow))?;
+    let (latency, byte) = slow.map_or(Ok((latency, handling)), |slow| exchange(Some(slow)))?;
     Ok(Link { latency, wire: (byte - handling).max(0.0), handling })
 }
 
@@ -161,18 +140,12 @@ mod tests {
     }
 
     #[test]
-    fn groups_share_the_port_of_their_host_or_have_their_own() {
+    fn a_group_has_fewer_devices_in_each_host() {
         let [inside, between] = [Link::new(1.0, 8.0), Link::new(2.0, 4.0)];
-        let hosts = Hosts { each: 8, inside, between, ports: Ports::Host };
-        assert_eq!([hosts.slowest(8), hosts.slowest(9)], [inside, between]);
-        assert_eq!(hosts.shared(8), Link::new(2.0, 0.5));
-        // Four groups of two devices in each host; eight of one; groups that skip hosts.
-        let of = |nth| (hosts.every(nth).each, hosts.every(nth).between);
-        assert_eq!(of(1), (8, between));
-        assert_eq!(of(4), (2, Link::new(2.0, 1.0)));
-        assert_eq!([of(8), of(16)], [(1, Link::new(2.0, 0.5)); 2]);
-        let own = Hosts { ports: Ports::Gpu, ..hosts };
-        assert_eq!((own.shared(8), own.every(8).between), (between, between));
+        let hosts = Hosts { each: 8, inside, between };
+        // All devices; four groups of two devices in each host; eight of one; groups that skip hosts.
+        assert_eq!([1, 4, 8, 16].map(|nth| hosts.every(nth).each), [8, 2, 1, 1]);
+        assert_eq!(hosts.every(4), Hosts { each: 2, ..hosts });
     }
 
     /// No wait is shorter than the requested time, also on a busy machine.

@@ -9,17 +9,17 @@ use model_parallel::Cost;
 use model_parallel::gpt::Gpt;
 use model_parallel::layers::Layers;
 
-use crate::all_reduce::Way;
-use crate::link::{Hosts, Link, Ports};
-use crate::plan::{Plan, Step};
+use crate::all_reduce::two_levels;
+use crate::link::{Hosts, Link};
+use crate::plan::{Plan, Predicted};
 
+// ANCHOR: machine
 /// The usual model on paper, of 6.7 thousand million parameters.
 pub const LARGE: Gpt =
     Gpt { vocabulary: 32_000, context: 2048, width: 4096, heads: 32, blocks: 32 };
 /// The samples of a step on paper.
 pub const BATCH: usize = 1024;
 
-// ANCHOR: machine
 /// A kind of machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kind {
@@ -29,6 +29,15 @@ pub enum Kind {
     A100,
     /// Four RTX 4090 of 24 GB in a host, with PCIe 4.0; 100 Gb/s between hosts
     Rtx4090,
+}
+
+/// Who has a network port to other hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Ports {
+    /// Each device its own
+    Gpu,
+    /// The devices of a host share one
+    Host,
 }
 
 /// A machine on paper.
@@ -44,9 +53,12 @@ pub struct Machine {
     pub fixed: f64,
     /// The links.
     pub hosts: Hosts,
+    /// Who has a network port to other hosts.
+    pub ports: Ports,
 }
 
-/// The part of the peak that a large model reaches: Megatron-LM reports 0.44 to 0.52 (arXiv 2104.04473, table 1).
+/// The part of the peak that a large model reaches: Megatron-LM reports 0.44 to 0.52 (arXiv 2104.04473, table 1) for whole
+/// steps with their communication. A device alone may reach more.
 const REACHED: f64 = 0.45;
 
 impl Kind {
@@ -60,32 +72,31 @@ impl Kind {
                 (24e9, 165e12, 1.0e12, 4, Link::new(10e-6, 20e9), Link::new(20e-6, 12.5e9))
             }
         };
-        let hosts = Hosts { each, inside, between, ports };
-        Machine { bytes, operations: REACHED * peak, memory, fixed: 50e-6, hosts }
+        // A port that the devices of a host share is as many times slower for each.
+        let share = if ports == Ports::Host { each as f64 } else { 1.0 };
+        let between = Link { wire: between.wire * share, ..between };
+        let hosts = Hosts { each, inside, between };
+        Machine { bytes, operations: REACHED * peak, memory, fixed: 50e-6, hosts, ports }
     }
 }
 
 impl fmt::Display for Machine {
     /// Every assumed number.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { bytes, operations, memory, fixed, hosts } = self;
+        let Hosts { each, inside, between } = self.hosts;
         let link =
             |it: Link| format!("{:.1} GB/s and {:.0} µs", it.bandwidth() / 1e9, 1e6 * it.latency);
-        let port = if hosts.ports == Ports::Gpu { "each device" } else { "each host" };
+        let [inside, between] = [inside, between].map(link);
+        let port = ["device", "host"][self.ports as usize];
+        let [bytes, operations] = [self.bytes / 1e9, self.operations / 1e12];
+        let [part, memory, fixed] = [100.0 * REACHED, self.memory / 1e12, 1e6 * self.fixed];
         write!(
             f,
-            "a device has {:.0} GB, reaches {:.0} TFLOP/s ({:.0} % of its peak in bf16), reads and writes {:.2} TB/s, and needs \
-             {:.0} µs more for each pass of a layer; a host has {} devices, with {} between them; {port} has a port of {} to \
-             other hosts; a parameter has 2 bytes, its gradient 2, its optimizer's state 12 (copy and moments in f32), a number \
-             of an activation 2",
-            bytes / 1e9,
-            operations / 1e12,
-            100.0 * REACHED,
-            memory / 1e12,
-            1e6 * fixed,
-            hosts.each,
-            link(hosts.inside),
-            link(hosts.between)
+            "a device has {bytes:.0} GB, reaches {operations:.0} TFLOP/s ({part:.0} % of its peak in bf16), reads and writes \
+             {memory:.2} TB/s, and needs {fixed:.0} µs more for each pass of a layer; a host has {each} devices, with {inside} \
+             between them; with a network port for each {port}, a device has {between} to other hosts; sums take no time of the devices (h = 0); a \
+             parameter has 2 bytes, its gradient 2, its optimizer's state 12 (copy and moments in f32), a number of an \
+             activation 2"
         )
     }
 }
@@ -96,85 +107,57 @@ impl fmt::Display for Machine {
 const HALF: usize = 2;
 const STATE: usize = 12;
 
-/// A layer of a GPT, counted for one sample.
-#[derive(Clone, Copy, Debug)]
-pub struct Counted {
-    /// Parameters: those that every rank of tensor parallelism has whole, and those that the ranks share.
-    pub parameters: [usize; 2],
-    /// Operations of a forward pass: two for each multiplication.
-    pub operations: f64,
-    /// Numbers that a forward pass keeps: whole on one device, whole on each of several ranks, and shared.
-    pub kept: [usize; 3],
-    /// Numbers of the input, of the output, and of a sum over the ranks.
-    pub io: [usize; 3],
-    /// Sums over the ranks in a forward pass, and in a backward pass.
-    pub sums: [f64; 2],
-}
-
-/// Counts the layers of a GPT: T tokens of a sample, C features of a token. What a pass keeps is counted in tensors of
-/// T · C numbers, as stage 6's layers keep them; a test compares.
-pub fn gpt(gpt: &Gpt) -> candle_core::Result<Vec<Counted>> {
-    let (layers, Gpt { context, width, vocabulary, .. }) = (Layers::gpt(gpt)?, *gpt);
-    let (last, size, logits) = (layers.len() - 1, context * width, context * vocabulary);
-    let counted = |index: usize| {
-        let (kept, sums, scores) = match index {
-            0 => ([2, 2, 0], [1.0, 0.0], 0),
-            _ if index == last => ([3, 4, 0], [0.0, 1.0], 0),
-            // Attention. Each query meets half of the keys, and then half of the values.
-            _ if index % 2 == 1 => ([4, 6, 4], [1.0; 2], 2 * context * size),
-            _ => ([4, 6, 8], [1.0; 2], 0),
-        };
-        let (mut parameters, mut operations) = ([0; 2], scores as f64);
-        for it in layers.parameters(index..index + 1)? {
-            parameters[usize::from(it.cut.is_some())] += it.elements();
-            // An embedding multiplies nothing.
-            let multiplies = index > 0 && it.shape.len() == 2;
-            operations += if multiplies { 2.0 * (context * it.elements()) as f64 } else { 0.0 };
-        }
-        let [input, output] = [
-            if index == 0 { 2 * context } else { size },
-            if index == last { logits } else { size },
-        ];
-        let mut kept = kept.map(|tensors| tensors * size);
-        kept[2] += if index == last { logits } else { 0 };
-        Ok(Counted { parameters, operations, kept, io: [input, output, size], sums })
-    };
-    (0..layers.len()).map(counted).collect()
-}
-
 impl Machine {
-    /// The costs of counted layers with so many samples, on ranks that share each layer in `parts`.
+    /// The counted costs of the layers of a GPT with so many samples, on ranks that share each layer in `parts`.
     ///
-    /// A backward pass has twice the operations of a forward pass: one product for the gradient of the input, and one for
-    /// the gradient of the weights. An update reads gradients and state, and writes state and weights.
-    pub fn costs(&self, layers: &[Counted], samples: usize, parts: usize) -> Vec<Cost> {
-        let cost = |layer: &Counted| {
-            let forward = layer.operations * samples as f64 / (self.operations * parts as f64);
-            let [input, output, summed] = layer.io.map(|numbers| HALF * samples * numbers);
-            let sum = Way::TwoLevels.cost(parts, summed as f64, &self.hosts).seconds;
-            let parameters = layer.parameters[0] + layer.parameters[1].div_ceil(parts);
-            let kept = layer.kept[usize::from(parts > 1)] + layer.kept[2].div_ceil(parts);
-            Cost {
-                forward: self.fixed + forward + layer.sums[0] * sum,
-                backward: self.fixed + 2.0 * forward + layer.sums[1] * sum,
+    /// What a pass keeps is counted in tensors of T tokens · C features of a sample, as stage 6's layers keep them; a test
+    /// compares. A forward pass makes two operations for each weight and token. A backward pass makes twice as many: a
+    /// product for the gradient of the input, and one for the gradient of the weights. An update reads gradients and state,
+    /// and writes state and weights.
+    pub fn costs(&self, gpt: &Gpt, samples: usize, parts: usize) -> candle_core::Result<Vec<Cost>> {
+        let (layers, Gpt { context, width, vocabulary, .. }) = (Layers::gpt(gpt)?, *gpt);
+        let (last, size, logits) = (layers.len() - 1, context * width, context * vocabulary);
+        let bytes = |numbers: usize| HALF * samples * numbers;
+        let sum = two_levels(parts, bytes(size) as f64, &self.hosts).seconds;
+        let cost = |layer: usize| {
+            // Tensors: whole on one device, whole on each of several ranks, and shared. The sums of both passes. Each query
+            // of attention meets half of the keys, and then half of the values.
+            let ([alone, whole, shared], sums, scores) = match layer {
+                0 => ([2, 2, 0], [1.0, 0.0], 0),
+                _ if layer == last => ([3, 4, 0], [0.0, 1.0], 0),
+                _ if layer % 2 == 1 => ([4, 6, 4], [1.0; 2], 2 * context * size),
+                _ => ([4, 6, 8], [1.0; 2], 0),
+            };
+            let (mut parameters, mut operations) = (0, scores);
+            for it in layers.parameters(layer..layer + 1)? {
+                parameters += it.elements().div_ceil(if it.cut.is_some() { parts } else { 1 });
+                // An embedding multiplies nothing.
+                let multiplies = layer > 0 && it.shape.len() == 2;
+                operations += if multiplies { 2 * context * it.elements() } else { 0 };
+            }
+            let forward = (samples * operations) as f64 / (self.operations * parts as f64);
+            let of_last = if layer == last { logits } else { 0 };
+            let kept = if parts > 1 { whole } else { alone } * size;
+            Ok(Cost {
+                forward: self.fixed + forward + sums[0] * sum,
+                backward: self.fixed + 2.0 * forward + sums[1] * sum,
                 update: (parameters * (2 * HALF + 2 * STATE)) as f64 / self.memory,
                 parameters: HALF * parameters,
                 optimizer: STATE * parameters,
-                activations: HALF * samples * kept,
-                input,
-                output,
+                activations: bytes(kept + (shared * size + of_last).div_ceil(parts)),
+                // A token has four bytes.
+                input: bytes(if layer == 0 { 2 * context } else { size }),
+                output: bytes(if layer == last { logits } else { size }),
                 ..Cost::default()
-            }
+            })
         };
-        layers.iter().map(cost).collect()
+        (0..layers.len()).map(cost).collect()
     }
 
-    /// Predicts a step of a plan on so many samples. Gradients are summed in two levels, and a micro-batch has one sample.
-    /// Fails when there is no such schedule.
-    pub fn predict(&self, layers: &[Counted], plan: Plan, batch: usize) -> anyhow::Result<Step> {
-        let plan = plan.with_micro_batches(batch, 1);
-        let costs = self.costs(layers, plan.rows(batch), plan.mesh.tensor);
-        Ok(plan.predict(&costs, Way::TwoLevels, &self.hosts)?.step)
+    /// Predicts a step of a plan for a GPT. Fails when there is no such schedule.
+    pub fn predict(&self, gpt: &Gpt, plan: &Plan, batch: usize) -> anyhow::Result<Predicted> {
+        let costs = self.costs(gpt, plan.rows(batch), plan.mesh.tensor)?;
+        plan.predict(&costs, &self.hosts)
     }
 }
 // ANCHOR_END: counted
@@ -186,20 +169,18 @@ mod tests {
     use super::*;
     use crate::compute::measure;
 
+    const SIZES: Gpt = Gpt { vocabulary: 48, context: 8, width: 32, heads: 2, blocks: 2 };
+
     /// On one device and on each of two: kept numbers, parameters, inputs and outputs.
     #[test]
     fn what_is_counted_is_what_is_held() {
-        let sizes = Gpt { vocabulary: 48, context: 8, width: 32, heads: 2, blocks: 2 };
-        let layers = Layers::gpt(&sizes).unwrap();
-        let counted = gpt(&sizes).unwrap();
+        let layers = Layers::gpt(&SIZES).unwrap();
         for parts in [1, 2] {
             let plan = DevicePlan::slices(parts).unwrap();
             let lines = measure(&plan, (&layers, &[8]), [2, 4], (parts > 1, None)).unwrap();
             // In f32, every number has twice the bytes, and the optimizer two thirds.
-            let machine = Kind::H100.machine(Ports::Gpu);
-            for (layer, (a, b)) in
-                machine.costs(&counted, 3, parts).iter().zip(lines.at(3)).enumerate()
-            {
+            let counted = Kind::H100.machine(Ports::Gpu).costs(&SIZES, 3, parts).unwrap();
+            for (layer, (a, b)) in counted.iter().zip(lines.at(3)).enumerate() {
                 let what = format!("layer {layer} in {parts} parts");
                 // Besides the moments, the optimizer counts the steps of each tensor.
                 let counts = b.optimizer - 2 * a.optimizer / 3;
@@ -210,31 +191,41 @@ mod tests {
                 assert_eq!((2 * a.activations, 2 * a.input), measured, "{what}");
             }
         }
-        // A forward pass multiplies with each weight for each token; and the scores of 8 queries, at 8 keys and values.
-        let products =
-            |layer: usize| (counted[layer].parameters[1] - [0, 64, 128, 0][layer]) * 2 * 8;
-        assert_eq!(counted[1].operations, (products(1) + 2 * 8 * 8 * 32) as f64);
-        assert_eq!(counted[2].operations, products(2) as f64);
-        assert_eq!(counted[0].operations, 0.0);
     }
 
     #[test]
     fn a_device_is_as_fast_as_its_operations_its_memory_and_its_links() {
         let machine =
             Machine { operations: 1e9, memory: 1e8, fixed: 0.25, ..Kind::A100.machine(Ports::Gpu) };
-        let layer = Counted {
-            parameters: [10, 40],
-            operations: 1e8,
-            kept: [1; 3],
-            io: [4; 3],
-            sums: [1.0, 0.0],
-        };
-        let [one, two] = [1, 2].map(|parts| machine.costs(&[layer], 5, parts)[0]);
-        assert_eq!((one.forward, one.backward), (0.25 + 0.5, 0.25 + 1.0));
-        // Gradients and state are read, state and weights are written.
-        assert_eq!(one.update, 50.0 * 28.0 / 1e8);
-        let sum = Way::TwoLevels.cost(2, 40.0, &machine.hosts).seconds;
-        assert_eq!((two.forward, two.backward), (0.25 + 0.25 + sum, 0.25 + 0.5));
-        assert_eq!((one.parameters, two.parameters, two.optimizer), (100, 60, 360));
+        let [one, two] = [1, 2].map(|parts| machine.costs(&SIZES, 5, parts).unwrap());
+        let close = |a: f64, b: f64| assert!((a - b).abs() <= 1e-12 * b, "{a} is not {b}");
+        // Five samples of eight tokens. A forward pass of an MLP multiplies with two matrices of 32 · 128 numbers.
+        let mlp = (2 * 2 * 32 * 128 * 8 * 5) as f64 / 1e9;
+        close(one[2].forward, 0.25 + mlp);
+        close(one[2].backward, 0.25 + 2.0 * mlp);
+        // Attention has four matrices of 32 · 32, and the scores of 8 queries, at half of 8 keys and values.
+        close(one[1].forward, 0.25 + ((2 * 4 * 32 * 32 * 8 + 2 * 8 * 8 * 32) * 5) as f64 / 1e9);
+        assert_eq!(one[0].forward, 0.25);
+        // Tensor parallelism adds a sum of the result to each pass. The embedding's backward pass has none.
+        let sum = two_levels(2, (2 * 5 * 8 * 32) as f64, &machine.hosts).seconds;
+        close(two[2].forward, 0.25 + mlp / 2.0 + sum);
+        close(two[2].backward, 0.25 + mlp + sum);
+        assert_eq!((two[0].forward, two[0].backward), (0.25 + sum, 0.25));
+        // Two matrices and a bias are shared. A bias and the norm's two rows are whole. An update moves 28 bytes.
+        let (shared, whole) = (2 * 32 * 128 + 128, 3 * 32);
+        assert_eq!(
+            (one[2].parameters, two[2].parameters),
+            (2 * (shared + whole), shared + 2 * whole)
+        );
+        assert_eq!(two[2].optimizer, 12 * (shared / 2 + whole));
+        close(one[2].update, 28.0 * (shared + whole) as f64 / 1e8);
+    }
+    #[test]
+    fn devices_of_a_host_share_its_port() {
+        for (kind, each) in [(Kind::H100, 8.0), (Kind::Rtx4090, 4.0)] {
+            let [own, shared] = [Ports::Gpu, Ports::Host].map(|ports| kind.machine(ports).hosts);
+            assert_eq!(own.between.bandwidth(), each * shared.between.bandwidth());
+            assert_eq!((own.inside, own.between.latency), (shared.inside, shared.between.latency));
+        }
     }
 }

@@ -5,13 +5,15 @@ use std::ops::Range;
 
 use model_parallel::instructions::Action::{Backward, Forward};
 use model_parallel::instructions::Instruction;
+use model_parallel::layers::Layers;
 use model_parallel::mesh::Mesh;
 use model_parallel::partition::{cut, each};
 use model_parallel::{Bytes, Checked, Cost, Kind, Schedule, Timeline, UNBOUNDED, check};
 use serde::{Deserialize, Serialize};
-use sharded_state::{Sharing, Strategy};
+use sharded_state::Sharing::{self, Ddp, Zero1, Zero2, Zero3};
+use sharded_state::Strategy;
 
-use crate::all_reduce::Way;
+use crate::all_reduce::two_levels;
 use crate::link::Hosts;
 
 // ANCHOR: plan
@@ -27,32 +29,29 @@ pub struct Plan {
 
 impl Plan {
     /// The plans for so many devices, of at most `each` in a host: one device, the strategies of stage 7, and inside a
-    /// host a pipeline, or tensor parallelism if `parts` allows it.
-    pub fn all(
-        devices: usize,
-        each: usize,
-        layers: usize,
-        parts: impl Fn(usize) -> bool,
-    ) -> Vec<Self> {
-        use Sharing::{Ddp, Zero1, Zero2, Zero3};
+    /// host a pipeline, or tensor parallelism if the layers allow it.
+    pub fn all(devices: usize, each: usize, layers: &Layers) -> Vec<Self> {
+        let [ddp, zero1, zero2, zero3] = [Ddp, Zero1, Zero2, Zero3].map(Sharing::plain);
+        let prefetched = Strategy { prefetches: true, ..zero3 };
         let again = |strategy| Strategy { recomputes: Some(1), ..strategy };
-        let zero3 = Strategy { prefetches: true, ..Zero3.plain() };
-        let sharings =
-            [Ddp.plain(), Zero1.plain(), Zero2.plain(), Zero3.plain(), zero3, again(zero3)];
-        // The ranks that exchange most are in one host.
         let (one, inside) = (Mesh::pipeline(1), devices.min(each));
-        let data = devices / inside;
-        let sharded = sharings.map(|strategy| (strategy, Mesh { data: devices, ..one }));
-        let stages = (Ddp.plain(), Mesh { data, ..Mesh::pipeline(inside) });
-        let cut = [Ddp, Zero1].map(|it| (it.plain(), Mesh { data, ..Mesh::tensor(inside) }));
-        let several = [sharded.as_slice(), &[stages], &cut].concat().into_iter();
-        let several = several.filter(|(strategy, mesh)| {
-            let exists = mesh.pipeline <= layers && (mesh.tensor == 1 || parts(mesh.tensor));
-            mesh.devices() > 1 && exists && (mesh.data > 1 || strategy.sharing == Ddp)
-        });
-        let alone = [Ddp.plain(), again(Ddp.plain())].map(|strategy| (strategy, one));
+        let replicas = |mesh, data| Mesh { data, ..mesh };
+        let mut all = vec![(ddp, one), (again(ddp), one)];
+        if devices > 1 {
+            let sharded = [ddp, zero1, zero2, zero3, prefetched, again(prefetched)];
+            all.extend(sharded.map(|strategy| (strategy, replicas(one, devices))));
+        }
+        // The ranks that exchange most are in one host.
+        if inside > 1 && devices.is_multiple_of(inside) {
+            let [stages, cut] =
+                [Mesh::pipeline, Mesh::tensor].map(|of| replicas(of(inside), devices / inside));
+            let parts = layers.check_parts(inside).is_ok();
+            all.extend((inside <= layers.len()).then_some((ddp, stages)));
+            all.extend(parts.then_some((ddp, cut)));
+            all.extend((parts && devices > inside).then_some((zero1, cut)));
+        }
         let plan = |(strategy, mesh)| Self { strategy, mesh, micro_batches: 1 };
-        alone.into_iter().chain(several).map(plan).collect()
+        all.into_iter().map(plan).collect()
     }
 
     /// The same plan with micro-batches of about so many samples.
@@ -83,6 +82,7 @@ impl Plan {
         Ok(strategy.of_passes((0..micro_batches).flat_map(pass).collect(), mesh.data))
     }
 }
+
 impl fmt::Display for Plan {
     /// `ZeRO 3 + prefetch`, `1F1B 8 × DDP`, `tensor 8`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -120,9 +120,8 @@ pub struct Predicted {
 
 impl Plan {
     /// Predicts a step from the costs of all layers with [`rows`](Self::rows) samples, on this plan's parts of each layer.
-    ///
-    /// `way` adds gradients up. Fails when there is no such schedule.
-    pub fn predict(&self, layers: &[Cost], way: Way, hosts: &Hosts) -> anyhow::Result<Predicted> {
+    /// Fails when there is no such schedule.
+    pub fn predict(&self, layers: &[Cost], hosts: &Hosts) -> anyhow::Result<Predicted> {
         let Mesh { data, pipeline, tensor } = self.mesh;
         let units = match pipeline {
             1 => each(layers.len()),
@@ -130,18 +129,18 @@ impl Plan {
         };
         // Replicas are as far from each other as the stages and parts between them.
         let group = hosts.every(pipeline * tensor);
-        let cost = |cost: Cost| {
-            let sum = way.cost(data, cost.parameters as f64, &group);
-            // A chunk of the state is updated in a part of the time.
-            let chunks = if self.strategy.sharing == Sharing::Ddp { 1 } else { data };
-            let update = cost.update / chunks as f64;
-            Cost { all_reduce: sum.seconds, handling: sum.busy, update, ..cost }
-        };
-        let costs: Vec<Cost> = Cost::of_parts(layers, &units).into_iter().map(cost).collect();
+        // A chunk of the state is updated in a part of the time.
+        let chunks = if self.strategy.sharing == Ddp { 1 } else { data } as f64;
+        let costs = Cost::of_parts(layers, &units).into_iter().map(|cost| {
+            let sum = two_levels(data, cost.parameters as f64, &group);
+            let (all_reduce, handling) = (sum.seconds, sum.busy);
+            Cost { all_reduce, handling, update: cost.update / chunks, ..cost }
+        });
+        let costs: Vec<Cost> = costs.collect();
         let longest = costs.iter().skip(1).map(|it| it.input).max().unwrap_or(0);
-        let message = hosts.every(tensor).slowest(pipeline).message(longest as f64);
+        let next = if pipeline * tensor > hosts.each { hosts.between } else { hosts.inside };
         let checked = check(self.schedule(units.len())?, UNBOUNDED)?;
-        let timeline = checked.simulate(&costs, message)?;
+        let timeline = checked.simulate(&costs, next.message(longest as f64))?;
         let fullest = (0..timeline.stages).max_by_key(|&stage| timeline.peak_total(stage));
         let fullest = fullest.unwrap_or(0);
         let (peak, total) = (timeline.peak(fullest), timeline.peak_total(fullest));
@@ -149,16 +148,12 @@ impl Plan {
         Ok(Predicted { checked, units, timeline, step })
     }
 }
-
-/// The fastest step that needs at most so many bytes: its index.
-pub fn fastest(steps: &[Step], bytes: f64) -> Option<usize> {
-    let fits = (0..steps.len()).filter(|&it| steps[it].total as f64 <= bytes);
-    fits.min_by(|&a, &b| steps[a].seconds.total_cmp(&steps[b].seconds))
-}
 // ANCHOR_END: predict
 
 #[cfg(test)]
 mod tests {
+    use model_parallel::gpt::Gpt;
+
     use super::*;
     use crate::link::Link;
 
@@ -176,7 +171,7 @@ mod tests {
         };
         let layers = [layer(1.0, 2.0, 0.25, 1000), layer(3.0, 4.0, 0.5, 2000)];
         let plan = Plan { strategy: sharing.plain(), mesh, micro_batches: 1 };
-        plan.predict(&layers, Way::Ring, &Hosts::one(LINK)).unwrap().step.seconds
+        plan.predict(&layers, &Hosts::one(LINK)).unwrap().step.seconds
     }
 
     #[test]
@@ -194,21 +189,22 @@ mod tests {
     }
 
     #[test]
-    fn plans_have_names_and_the_fastest_that_fits_is_found() {
+    fn plans_have_names() {
+        let gpt = |heads, blocks| {
+            let sizes = Gpt { vocabulary: 16, context: 4, width: 16, heads, blocks };
+            Layers::gpt(&sizes).unwrap()
+        };
+        let (ten, four) = (gpt(8, 4), gpt(2, 1));
         let names = |devices| {
-            let plans = Plan::all(devices, 8, 10, |parts| parts <= 8);
+            let plans = Plan::all(devices, 8, &ten);
             plans.iter().map(Plan::to_string).collect::<Vec<_>>()
         };
         assert_eq!(names(1), ["one device", "one device + recompute"]);
         assert_eq!(names(8)[8..], ["1F1B 8", "tensor 8"]);
         assert_eq!(names(16)[8..], ["1F1B 8 × DDP", "tensor 8 × DDP", "tensor 8 × ZeRO 1"]);
+        // Hosts that are not full have no meshes.
+        assert_eq!(names(12).len(), 8);
         // Fewer layers than stages, and heads that cannot be shared.
-        assert_eq!(Plan::all(8, 8, 4, |_| false).len(), 8);
-        let step = |seconds, total| Step { seconds, total, ..Step::default() };
-        let steps = [step(2.0, 10), step(1.0, 30), step(3.0, 5)];
-        assert_eq!(
-            [40.0, 20.0, 9.0, 4.0].map(|most| fastest(&steps, most)),
-            [Some(1), Some(0), Some(2), None]
-        );
+        assert_eq!(Plan::all(8, 8, &four).len(), 8);
     }
 }

@@ -1,12 +1,12 @@
 //! The table of all plans, and the conclusion in sentences.
 
-use cost_model::plan::{Plan, Step, fastest};
+use cost_model::plan::{Plan, Step};
 use harness::machine::gigabytes;
 use harness::report::file::LazyFile;
 use harness::report::{Table, paragraph, seconds};
-use model_parallel::Bytes;
 use serde::Serialize;
 
+// ANCHOR: report
 /// A plan with its prediction, and the measured step if it ran.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
@@ -22,42 +22,10 @@ impl Row {
         let (model, devices) = (model.to_owned(), plan.mesh.devices());
         Self { model, plan: plan.to_string(), devices, predicted, measured: None }
     }
-
-    /// How far the prediction is above the measurement, as a share of the measurement: seconds, and the bytes of the kind
-    /// that is farthest off.
-    fn errors(&self) -> Option<[f64; 2]> {
-        let (predicted, measured) = (self.predicted, self.measured?);
-        let bytes = predicted.peak.largest_error(measured.peak);
-        Some([predicted.seconds / measured.seconds - 1.0, bytes])
-    }
 }
 
-// ANCHOR: report
-/// A row for each plan, and one below it if it was measured. Bytes are in GB if the largest has one.
-fn table(rows: &[Row]) -> Table {
-    let most = rows.iter().map(|row| row.predicted.total).max().unwrap_or(0);
-    let (unit, bytes) = if most < 1_000_000_000 { ("MB", 1e6) } else { ("GB", 1e9) };
-    let table = Table::new(unit).column("para-\nmeters", 2).column("gradi-\nents", 3);
-    let table = table.column("opt.\nstate", 4).column("activa-\ntions", 1).column("in\nall", 0);
-    let mut table = table.column("s/step", 0);
-    let mut add = |name: &str, step: Step, error: String| {
-        let Bytes { parameters, gradients, optimizer, activations, .. } = step.peak;
-        let kinds = [parameters, gradients, optimizer, activations, step.total];
-        let cells = kinds.map(|it| format!("{:.1}", it as f64 / bytes)).into_iter();
-        table.row(
-            [format!("{name}{error}")].into_iter().chain(cells).chain([seconds(step.seconds)]),
-        );
-    };
-    for row in rows {
-        add(&row.plan, row.predicted, String::new());
-        if let (Some(measured), Some([error, _])) = (row.measured, row.errors()) {
-            add("  measured", measured, format!(" ({:+.0} %)", 100.0 * error));
-        }
-    }
-    table
-}
-
-/// Prints the table and its conclusion, and writes the metrics.
+/// Prints a row for each plan, and one below it if it was measured, with the error of the predicted seconds. Bytes are in
+/// GB if the largest has one. Then prints the conclusion, and writes the metrics.
 pub(crate) fn report(
     rows: &[Row],
     fits: Option<f64>,
@@ -73,29 +41,56 @@ pub(crate) fn report(
     Ok(())
 }
 
+fn table(rows: &[Row]) -> Table {
+    let most = rows.iter().map(|row| row.predicted.total).max().unwrap_or(0);
+    let (unit, bytes) = if most < 1_000_000_000 { ("MB", 1e6) } else { ("GB", 1e9) };
+    let columns = [("para-\nmeters", 2), ("gradi-\nents", 3), ("opt.\nstate", 4)];
+    let columns = columns.into_iter().chain([("activa-\ntions", 1), ("in\nall", 0), ("s/step", 0)]);
+    let mut table =
+        columns.fold(Table::new(unit), |table, (heading, rank)| table.column(heading, rank));
+    let mut add = |name: String, Step { peak, total, seconds: time }: Step| {
+        let kinds = [peak.parameters, peak.gradients, peak.optimizer, peak.activations, total];
+        let kinds = kinds.map(|it| format!("{:.1}", it as f64 / bytes)).into_iter();
+        table.row([name].into_iter().chain(kinds).chain([seconds(time)]));
+    };
+    for Row { plan, predicted, measured, .. } in rows {
+        add(plan.clone(), *predicted);
+        if let Some(step) = *measured {
+            let error = 100.0 * (predicted.seconds / step.seconds - 1.0);
+            add(format!("  measured ({error:+.0} %)"), step);
+        }
+    }
+    table
+}
+
 /// Names the fastest plan that fits, the plan with the least memory, and how far predictions are off; with a doubt about
 /// times, the doubt instead of the error of seconds.
 fn conclusion(rows: &[Row], fits: Option<f64>, doubt: Option<&str>) -> String {
-    let steps: Vec<Step> = rows.iter().map(|row| row.predicted).collect();
-    let best = fastest(&steps, fits.unwrap_or(f64::INFINITY)).map(|best| &rows[best]);
+    let bytes = |row: &&Row| row.predicted.total;
+    let fit = rows.iter().filter(|row| bytes(row) as f64 <= fits.unwrap_or(f64::INFINITY));
+    let fastest = fit.min_by(|a, b| a.predicted.seconds.total_cmp(&b.predicted.seconds));
     let told = |row: &Row| {
         let Step { seconds: time, total, .. } = row.predicted;
         format!("{}, {} s and {}", row.plan, seconds(time), gigabytes(total as f64))
     };
-    let least = rows.iter().min_by_key(|row| row.predicted.total).map(told).unwrap_or_default();
+    let least = rows.iter().min_by_key(bytes).map(told).unwrap_or_default();
     let room = fits.map(|bytes| format!(" that fits in {}", gigabytes(bytes))).unwrap_or_default();
-    let mut text = match best {
+    let mut text = match fastest {
         Some(best) => format!("Fastest{room}: {}. Least memory: {least}.", told(best)),
         None => format!("No plan{room}: the least memory needs {least}."),
     };
-    let errors: Vec<[f64; 2]> = rows.iter().filter_map(Row::errors).collect();
-    let worst = |kind: usize| errors.iter().map(|it| 100.0 * it[kind].abs()).fold(0.0, f64::max);
-    if !errors.is_empty() {
-        text += &match doubt {
-            Some(doubt) => format!(" {doubt}"),
-            None => format!(" Predicted seconds are off by at most {:.0} %.", worst(0)),
-        };
-        text += &format!(" Predicted bytes of a kind are off by at most {:.0} %.", worst(1));
+    let measured = rows.iter().filter_map(|row| Some((row.predicted, row.measured?)));
+    let errors = measured.map(|(predicted, measured)| {
+        let seconds = predicted.seconds / measured.seconds - 1.0;
+        [seconds.abs(), predicted.peak.largest_error(measured.peak)]
+    });
+    if let Some(worst) = errors.reduce(|[a, b], [c, d]| [a.max(c), b.max(d)]) {
+        let [of_seconds, of_bytes] = worst.map(|error| 100.0 * error);
+        let of_seconds = format!("Predicted seconds are off by at most {of_seconds:.0} %.");
+        text += &format!(
+            " {} Predicted bytes of a kind are off by at most {of_bytes:.0} %.",
+            doubt.unwrap_or(&of_seconds)
+        );
     }
     text
 }
@@ -103,6 +98,8 @@ fn conclusion(rows: &[Row], fits: Option<f64>, doubt: Option<&str>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use model_parallel::Bytes;
+
     use super::*;
 
     fn row(plan: &str, seconds: f64, total: usize, measured: Option<f64>) -> Row {
@@ -118,6 +115,7 @@ mod tests {
     #[test]
     fn the_conclusion_names_what_fits_and_what_was_off() {
         let rows = [
+            row("ZeRO 1", 1.5, 2_500_000_000, None),
             row("DDP", 1.0, 3_000_000_000, Some(1.25)),
             row("ZeRO 3", 2.0, 1_000_000_000, Some(2.0)),
         ];
@@ -132,7 +130,7 @@ mod tests {
             "Fastest that fits in 2.0 GB: ZeRO 3, 2.0 s and 1.0 GB. Least memory: ZeRO 3, 2.0 s and 1.0 GB. \
              Other programs used the cores. Predicted bytes of a kind are off by at most 0 %."
         );
-        let none = conclusion(&rows[..1], Some(1e9), None);
+        let none = conclusion(&rows[1..2], Some(1e9), None);
         assert!(
             none.starts_with("No plan that fits in 1.0 GB: the least memory needs DDP,"),
             "{none}"

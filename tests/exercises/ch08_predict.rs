@@ -23,7 +23,7 @@ use cost_model::link::Link;
 /// receives from the rank before at the same time.
 ///
 /// `cargo course run ch08_predict` measures one device of your machine, prints your prediction for two and for four devices,
-/// and measures them afterwards. Do not use stage 8's `Way::cost`.
+/// and measures them afterwards. Do not use stage 8's `Way::takes`.
 pub fn predict(alone: f64, cores: usize, devices: usize, bytes: f64, link: &Link) -> f64 {
     // TODO: which part of a step gets shorter with more devices, and which one gets longer?
     todo!("the seconds of a step")

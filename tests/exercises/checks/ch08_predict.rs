@@ -4,7 +4,7 @@
 //! explains all predictions of the answer.
 
 use cost_model::all_reduce::Way;
-use cost_model::link::{Hosts, Link};
+use cost_model::link::Link;
 
 use crate::call;
 use crate::prelude::*;
@@ -54,7 +54,7 @@ impl Case {
     fn new(numbers: (f64, usize, usize, f64, f64, f64)) -> Self {
         let (alone, cores, devices, bytes, latency, bandwidth) = numbers;
         let link = Link::new(latency, bandwidth);
-        let ring = Way::Ring.cost(devices, bytes, &Hosts::one(link)).seconds;
+        let ring = Way::Ring.takes(devices, bytes, link).seconds;
         let compute = alone / devices.min(cores) as f64;
         Self { alone, cores, devices, bytes, link, compute, ring }
     }

@@ -1,11 +1,9 @@
 //! The learner's prediction of a step, printed before stage 8 measures the step.
 
 use concise_wrapper::slow_link::Slowness;
-use cost_model::all_reduce::Way;
-use cost_model::compute::measure;
+use cost_model::compute::{measure, run as run_steps};
 use cost_model::link::{self, Hosts, Link};
 use cost_model::plan::{Plan, Predicted};
-use cost_model::run::run as run_steps;
 use datasets::SAMPLE;
 use harness::machine::available_cores;
 use model_parallel::Cost;
@@ -37,7 +35,7 @@ fn step(devices: usize) -> Run<[f64; 2]> {
     let hosts = Hosts::one(link::measure(&plan, BYTES as usize / devices, Some(SLOW))?);
     let of = Plan { strategy: sharing.plain(), mesh, micro_batches: 1 };
     let units: Vec<_> = std::iter::once(0..layers.len()).collect();
-    let ours = of.predict(&Cost::of_parts(&lines.at(rows), &units), Way::Ring, &hosts)?;
+    let ours = of.predict(&Cost::of_parts(&lines.at(rows), &units), &hosts)?;
     let ours = Predicted { units, ..ours };
     let slow = (devices > 1).then_some(SLOW);
     let measured = run_steps(&plan, model, (&of, &ours), (BATCH, STEPS), slow)?;

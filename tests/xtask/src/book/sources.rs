@@ -58,7 +58,7 @@ ch06b-tensor-parallel ch06_attention gpt.rs:layers
 ch07-sharded-state ch07_zero1 one_unit.rs:chunks
 ch07-sharded-state ch07_fsdp strategies.rs:gathered strategies.rs:summed
 ch07-sharded-state ch07_prefetch strategies.rs:prefetched
-ch08-more-devices ch08_predict all_reduce.rs:halves
+ch08-more-devices ch08_predict all_reduce.rs:way
 ";
 
 /// Includes without a file, an anchor, or lines of an output.

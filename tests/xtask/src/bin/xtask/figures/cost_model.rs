@@ -2,8 +2,7 @@
 //! with their measurements.
 
 use anyhow::{Context as _, ensure};
-use cost_model::link::Ports;
-use cost_model::paper::{BATCH, Kind, LARGE, gpt};
+use cost_model::paper::{BATCH, Kind, LARGE, Ports};
 use cost_model::plan::{Plan, Step};
 use drawing::chart::{Chart, Curve, Panel};
 use drawing::{Axis, Heading, Place};
@@ -59,14 +58,17 @@ pub(super) fn draw(texts: &[String]) -> anyhow::Result<Figure> {
 /// The part of the ideal speed-up over one device, which on paper need not hold the model.
 fn paper(ports: Ports, of: &str) -> anyhow::Result<Panel> {
     let machine = Kind::H100.machine(ports);
-    let (counted, layers) = (gpt(&LARGE)?, Layers::gpt(&LARGE)?.len());
-    let predict = |plan: Plan| machine.predict(&counted, plan, BATCH);
-    let one = predict(Plan::all(1, 1, layers, |_| false)[0])?.seconds;
+    let layers = Layers::gpt(&LARGE)?;
+    let predict = |plan: Plan| {
+        let plan = plan.with_micro_batches(BATCH, 1);
+        anyhow::Ok(machine.predict(&LARGE, &plan, BATCH)?.step)
+    };
+    let one = predict(Plan::all(1, 1, &layers)[0])?.seconds;
     let mut curves: Vec<Curve> = Vec::new();
     for (series, begins) in PLANS.into_iter().enumerate() {
         let mut points = Vec::new();
         for devices in (3..=10).map(|power| 1 << power) {
-            let plans = Plan::all(devices, machine.hosts.each, layers, |_| true);
+            let plans = Plan::all(devices, machine.hosts.each, &layers);
             let named = |plan: &Plan| plan.to_string().starts_with(begins);
             let step = predict(plans.into_iter().find(named).context("a plan")?)?;
             let part = one / (devices as f64 * step.seconds);
