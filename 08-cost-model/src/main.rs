@@ -99,7 +99,12 @@ fn here(flags: &Arguments, model: Model<'_>, size: NetworkSize, headline: &str) 
 /// Predicts for machines on paper.
 fn on_paper(flags: &Arguments, kind: Kind, layers: &Layers, headline: &str) -> Result<()> {
     let (batch, gpt) = (flags.batch(), flags.sizes().context("a GPT")?);
-    let machine = kind.machine(flags.ports);
+    let (machine, devices) = (kind.machine(flags.ports), flags.devices.count);
+    let each = machine.hosts.each;
+    if devices > each && !devices.is_multiple_of(each) {
+        let text = format!("--devices {devices}: a host has {each}, so take a multiple of {each}");
+        return Err(UsageError::new(text).into());
+    }
     let metrics = cli::metrics(flags.metrics.as_deref())?;
     paragraph(headline)?;
     paragraph(format!("assumed, not measured: {machine}"))?;
@@ -108,7 +113,7 @@ fn on_paper(flags: &Arguments, kind: Kind, layers: &Layers, headline: &str) -> R
         let step = machine.predict(&gpt, &plan, batch)?.step;
         Ok(Row::new(layers.name(), &plan, step))
     };
-    let plans = Plan::all(flags.devices.count, machine.hosts.each, layers);
+    let plans = Plan::all(devices, each, layers);
     let rows = plans.into_iter().map(row).collect::<Result<Vec<_>>>()?;
     report(&rows, Some(flags.fits.unwrap_or(machine.bytes)), None, metrics)
 }

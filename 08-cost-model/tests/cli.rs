@@ -199,9 +199,10 @@ fn metrics_that_cannot_be_written_are_reported_with_their_file() {
 
 #[test]
 fn what_makes_no_sense_is_refused_in_one_line() {
-    let cases: [(&[&str], &str); 18] = [
+    let cases: [(&[&str], &str); 19] = [
         (&["--devices=0"], "a run has 1 to 1024 devices"),
         (&["--on-paper=h100", "--devices=2000"], "a run has 1 to 1024 devices"),
+        (&["--on-paper=h100", "--devices=12"], "a host has 8, so take a multiple of 8"),
         (&["--on-paper=abacus"], "h100, a100, rtx4090"),
         (&["--gpt=4x128x4"], "a GPT has four sizes, such as 4x128x4x64"),
         (&["--gpt=4x130x4x64"], "and the heads divide the width"),
