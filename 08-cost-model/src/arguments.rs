@@ -28,8 +28,8 @@ Examples:
 )]
 pub(crate) struct Arguments {
     /// A GPT instead of ten dense layers [default: 4x128x4x64; on paper 32x4096x32x2048]
-    #[arg(long, value_name = "BLOCKSxWIDTHxHEADSxTOKENS", num_args = 0..=1, value_parser = parse_gpt, default_missing_value = "")]
-    gpt: Option<Gpt>,
+    #[arg(long, value_name = "BLOCKSxWIDTHxHEADSxTOKENS", num_args = 0..=1, value_parser = parse_gpt)]
+    gpt: Option<Option<Gpt>>,
 
     /// Samples of a batch, over all devices [default: 256; GPT 32; on paper 1024]
     #[arg(long, value_name = "N", value_parser = whole::<usize>(1..=1_000_000))]
@@ -47,7 +47,7 @@ pub(crate) struct Arguments {
     pub(crate) slow_link: Option<f64>,
 
     /// Measure nothing: predict for machines that are not here
-    #[arg(long, value_enum, help_heading = "On paper", value_name = "MACHINE",
+    #[arg(long, value_enum, ignore_case = true, help_heading = "On paper", value_name = "MACHINE",
           conflicts_with_all = ["device", "threads_per_device", "tf32", "slow_link", "run"])]
     pub(crate) on_paper: Option<Kind>,
 
@@ -81,22 +81,26 @@ fn parse_size(text: &str) -> Result<f64, &'static str> {
 fn parse_gpt(text: &str) -> Result<Gpt, &'static str> {
     let numbers: Result<Vec<usize>, _> = text.split('x').map(str::parse).collect();
     match numbers.unwrap_or_default()[..] {
-        [] if text.is_empty() => Ok(Gpt::default()),
         [blocks @ 1..=1024, width @ 1..=65_536, heads @ 1..=65_536, context @ 1..=65_536]
             if width.is_multiple_of(heads) =>
         {
             Ok(Gpt { context, width, heads, blocks, ..Gpt::default() })
         }
-        _ => Err("a GPT has four sizes, such as 4x128x4x64, and the heads divide the width"),
+        _ => Err(
+            "a GPT has four sizes, such as 4x128x4x64: at most 1,024 blocks, and other sizes up to 65,536; the heads \
+                  divide the width",
+        ),
     }
 }
 
 impl Arguments {
     /// The GPT, if there is one. On paper it is a large one by default, and has a larger vocabulary.
     pub(crate) fn sizes(&self) -> Option<Gpt> {
-        let usual = self.gpt.filter(|gpt| *gpt != Gpt::default());
-        let on_paper = usual.map_or(LARGE, |gpt| Gpt { vocabulary: LARGE.vocabulary, ..gpt });
-        self.on_paper.map(|_| on_paper).or(self.gpt)
+        let Gpt { vocabulary, .. } = LARGE;
+        match (self.on_paper, self.gpt) {
+            (None, gpt) => gpt.map(Option::unwrap_or_default),
+            (Some(_), gpt) => Some(gpt.flatten().map_or(LARGE, |gpt| Gpt { vocabulary, ..gpt })),
+        }
     }
 
     /// The samples of a batch.
@@ -134,8 +138,8 @@ mod tests {
     #[test]
     fn a_gpt_has_four_sizes() {
         let gpt = Gpt { blocks: 2, width: 16, heads: 4, context: 8, vocabulary: 256 };
-        assert_eq!([parse_gpt("2x16x4x8"), parse_gpt("")], [Ok(gpt), Ok(Gpt::default())]);
-        for wrong in ["2x16x4", "2x16x4x8x1", "0x16x4x8", "ax16x4x8x2x", "2x16x4x-8"] {
+        assert_eq!(parse_gpt("2x16x4x8"), Ok(gpt));
+        for wrong in ["", "2x16x4", "2x16x4x8x1", "0x16x4x8", "ax16x4x8x2x", "2x16x4x-8"] {
             assert!(parse_gpt(wrong).is_err(), "{wrong}");
         }
     }

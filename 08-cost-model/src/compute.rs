@@ -9,11 +9,12 @@
 //! layers. For this reason a small batch is not faster on more devices.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
 use candle_core::{DType, Tensor};
 use concise_wrapper::optimizer::AdamW;
-use concise_wrapper::slow_link::{SlowNetwork, Slowness};
+use concise_wrapper::slow_link::SlowNetwork;
 use concise_wrapper::{Error, Model as _};
 use datasets::Batch;
 use devices::DevicePlan;
@@ -51,13 +52,10 @@ impl Lines {
     pub fn at(&self, samples: usize) -> Vec<Cost> {
         let ((few, low), (many, high)) = (&self.few, &self.many);
         let seconds = |a, b| line([*few as f64, a], [*many as f64, b], samples as f64);
-        let bytes = |a: usize, b: usize| {
-            let more = (b as f64 - a as f64) / (*many as f64 - *few as f64);
-            (a as f64 + more * (samples as f64 - *few as f64)).round() as usize
-        };
+        let part = (samples as f64 - *few as f64) / (*many as f64 - *few as f64);
+        let bytes = |a, b| (a as f64 + part * (b as f64 - a as f64)).round() as usize;
         let at = |(a, b): (&Cost, &Cost)| Cost {
             // The weights are the same with any number of samples.
-            all_reduce: a.all_reduce.min(b.all_reduce),
             update: a.update.min(b.update),
             activations: bytes(a.activations, b.activations),
             halves: bytes(a.halves, b.halves),
@@ -92,9 +90,8 @@ pub fn measure(
     devices: &DevicePlan,
     (layers, sample): Model<'_>,
     samples: [usize; 2],
-    (parts, slow): (bool, Option<Slowness>),
+    (parts, slow): (bool, Option<&Arc<SlowNetwork>>),
 ) -> Result<Lines, RankFailure<Error>> {
-    let slow = slow.map(|slow| SlowNetwork::new(slow, DEFAULT_TIMEOUT));
     let mesh = if parts { Mesh::tensor(devices.len()) } else { Mesh::pipeline(1) };
     let (strategy, units) = (Sharing::Ddp.plain(), each(layers.len()));
     let plan = Plan { strategy, mesh, micro_batches: 1 };
@@ -102,15 +99,13 @@ pub fn measure(
         let setting = Setting { sample, rows, tries: 1, parts: mesh.tensor };
         let of_ranks = run_ranks(devices, DEFAULT_TIMEOUT, |rank| {
             let (device, adamw) = (rank.device(), &mut AdamW::default());
-            let comm = match (parts, &slow) {
-                (false, _) => Alone(device.clone()).into(),
-                (true, None) => rank.into(),
-                (true, Some(slow)) => slow.slow_down(rank.into()),
-            };
+            let alone = || Alone(device.clone()).into();
+            let comm = if parts { connection(rank, slow) } else { alone() };
             let mut costs = partition::measure(layers, &units, setting, DType::F32, device, adamw)?;
             let checked = check(strategy.schedule(units.len(), 1, 1), UNBOUNDED);
             let checked = checked.map_err(|wrong| Error::Model(wrong.into()))?;
             let lists = (&checked, &units[..]);
+            // The bytes are those of one pass, and the seconds those of steps.
             let (_, measured) =
                 on_rank((rank, comm), (layers, sample), (&plan, lists), (rows, TRIES))?;
             for (unit, cost) in costs.iter_mut().enumerate() {
@@ -138,20 +133,22 @@ pub fn measure(
 pub fn run(
     devices: &DevicePlan,
     model: Model<'_>,
-    (plan, predicted): (&Plan, &Predicted),
+    Predicted { plan, checked, units, .. }: &Predicted,
     (batch, steps): (usize, usize),
-    slow: Option<Slowness>,
+    slow: Option<&Arc<SlowNetwork>>,
 ) -> Result<Step, RankFailure<Error>> {
-    let slow = slow.map(|slow| SlowNetwork::new(slow, DEFAULT_TIMEOUT));
     let of_ranks = run_ranks(devices, DEFAULT_TIMEOUT, |rank| {
-        let comm = slow.as_ref().map_or(rank.into(), |slow| slow.slow_down(rank.into()));
-        let lists = (&predicted.checked, &predicted.units[..]);
-        on_rank((rank, comm), model, (plan, lists), (batch, steps))
+        on_rank((rank, connection(rank, slow)), model, (plan, (checked, units)), (batch, steps))
     })?;
     let (times, measured): (Vec<_>, Vec<_>) = of_ranks.into_iter().unzip();
     let held = measured.into_iter().map(|it| it.held).max_by_key(|held| held.total);
     let held = held.unwrap_or_default();
     Ok(Step { seconds: slowest(&times), peak: held.peak, total: held.total })
+}
+
+/// The connection of a rank to the others, perhaps through a slow network.
+fn connection(rank: &Rank, slow: Option<&Arc<SlowNetwork>>) -> SharedCommunicator {
+    slow.map_or(rank.into(), |slow| slow.slow_down(rank.into()))
 }
 
 /// Runs steps with stage 6's executor on a rank of a plan: the seconds of each, and what the executor measured. All units
@@ -181,7 +178,7 @@ pub(crate) fn on_rank(
         let executor = Executor::with(checked, units, comm, mesh, sample, settings)?;
         return timed(&executor, &share, rank, steps);
     }
-    let unit = |unit, replicas: &_| Sharded::new(unit, build(unit)?, replicas);
+    let unit = |unit, all: &_| Sharded::new(unit, build(unit)?, all);
     let executor = Executor::of_units(checked, comm, mesh, sample, settings, unit)?;
     timed(&executor, &share, rank, steps)
 }

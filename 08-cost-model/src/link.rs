@@ -4,11 +4,12 @@
 //! A device can compute while bytes are on the wire, and not while it handles bytes, unless other hardware handles them.
 //! A device sends one message at a time, and receives one at the same time.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use candle_core::{DType, Tensor};
 use concise_wrapper::Error;
-use concise_wrapper::slow_link::{SlowNetwork, Slowness};
+use concise_wrapper::slow_link::SlowNetwork;
 use devices::DevicePlan;
 use harness::statistics::slowest;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
@@ -65,7 +66,8 @@ impl Hosts {
         Self { each: usize::MAX, inside: link, between: link }
     }
 
-    /// The hosts as a group of every n-th device sees them. The groups beside it send at the same time.
+    /// The hosts as a group of every n-th device sees them: of eight devices, a group of every fourth has two. The other
+    /// groups send at the same time.
     #[must_use]
     pub fn every(&self, nth: usize) -> Self {
         Self { each: (self.each / nth).max(1), ..*self }
@@ -82,18 +84,17 @@ impl Hosts {
 pub fn measure(
     plan: &DevicePlan,
     bytes: usize,
-    slow: Option<Slowness>,
+    slow: Option<&Arc<SlowNetwork>>,
 ) -> Result<Link, RankFailure<Error>> {
     if plan.len() == 1 {
         return Ok(Link::default());
     }
     let numbers = (bytes / DType::F32.size_in_bytes()).max(2);
     // The latency, and the seconds of a byte.
-    let exchange = |slow: Option<Slowness>| {
-        let network = slow.map(|slow| SlowNetwork::new(slow, DEFAULT_TIMEOUT));
+    let exchange = |slow: Option<&Arc<SlowNetwork>>| {
         let times = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
             let comm = rank.background()?;
-            let comm = network.as_ref().map_or(comm.clone(), |network| network.slow_down(comm));
+            let comm = slow.map_or(comm.clone(), |slow| slow.slow_down(comm));
             Ok((messages(rank, &comm, 1)?, messages(rank, &comm, numbers)?))
         })?;
         let (short, long): (Vec<_>, Vec<_>) = times.into_iter().unzip();
@@ -128,6 +129,8 @@ fn messages(rank: &Rank, comm: &SharedCommunicator, numbers: usize) -> Result<Ve
 mod tests {
     use std::time::Duration;
 
+    use concise_wrapper::slow_link::Slowness;
+
     use super::*;
 
     #[test]
@@ -154,7 +157,8 @@ mod tests {
         let plan = DevicePlan::slices(2).unwrap();
         let slowness = Slowness { latency: Duration::from_millis(2), bandwidth: 20e6 };
         let memory = measure(&plan, 400_000, None).unwrap();
-        let slow = measure(&plan, 400_000, Some(slowness)).unwrap();
+        let slow =
+            measure(&plan, 400_000, Some(&SlowNetwork::new(slowness, DEFAULT_TIMEOUT))).unwrap();
         assert!(memory.wire == 0.0 && memory.handling > 0.0, "{memory:?}");
         assert!(slow.latency >= 2e-3, "{slow:?}");
         assert!(slow.message(400_000.0) >= 2e-3 + 20e-3, "{slow:?}");

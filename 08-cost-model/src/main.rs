@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use arguments::Arguments;
 use candle_core::DType;
-use concise_wrapper::slow_link::Slowness;
+use concise_wrapper::slow_link::{SlowNetwork, Slowness};
 use cost_model::compute::{Model, measure, run};
 use cost_model::link::{self, Hosts};
 use cost_model::paper::Kind;
@@ -19,12 +19,15 @@ use harness::load::Load;
 use harness::report::{counted, line, paragraph, thousands};
 use harness::{interrupt, launcher};
 use model_parallel::layers::Layers;
+use params_and_allreduce::thread::DEFAULT_TIMEOUT;
 use report::{Row, report};
 use trainer::memory::{Footprint, NetworkSize, RunSize};
 
 /// The least time of a message on the slow link, and the timed steps of each plan.
 const LATENCY: Duration = Duration::from_micros(200);
 const STEPS: usize = 15;
+/// The most micro-batches of a simulation, which then takes seconds.
+const MOST: usize = 8192;
 
 fn main() -> ExitCode {
     cli::conclude(cli::arguments().and_then(|flags| predict(&flags)))
@@ -66,6 +69,8 @@ fn here(flags: &Arguments, model: Model<'_>, size: NetworkSize, headline: &str) 
     several.note().map_or(Ok(()), |note| paragraph(format!("note: {note}")))?;
     let load = Load::now();
     let slow = flags.slow_link.map(|speed| Slowness::of_megabytes(speed, LATENCY));
+    let slow = slow.map(|slow| SlowNetwork::new(slow, DEFAULT_TIMEOUT));
+    let slow = slow.as_ref();
     let hosts = Hosts::one(link::measure(&several, of_layer, slow)?);
     if devices > 1 {
         let (latency, speed) = (1e6 * hosts.inside.latency, hosts.inside.bandwidth() / 1e9);
@@ -83,7 +88,7 @@ fn here(flags: &Arguments, model: Model<'_>, size: NetworkSize, headline: &str) 
         let predicted = plan.predict(&lines.at(samples), &hosts)?;
         let mut row = Row::new(layers.name(), &plan, predicted.step);
         if flags.run.unwrap_or(devices == 2) {
-            row.measured = Some(run(on, model, (&plan, &predicted), (batch, STEPS), slow)?);
+            row.measured = Some(run(on, model, &predicted, (batch, STEPS), slow)?);
         }
         rows.push(row);
         if interrupt::requested() {
@@ -100,7 +105,17 @@ fn here(flags: &Arguments, model: Model<'_>, size: NetworkSize, headline: &str) 
 fn on_paper(flags: &Arguments, kind: Kind, layers: &Layers, headline: &str) -> Result<()> {
     let (batch, gpt) = (flags.batch(), flags.sizes().context("a GPT")?);
     let (machine, devices) = (kind.machine(flags.ports), flags.devices.count);
-    let each = machine.hosts.each;
+    let (each, samples) = (machine.hosts.each, flags.micro_batch.unwrap_or(1));
+    // One device has the most micro-batches.
+    let most = thousands(batch.div_ceil(samples));
+    if batch > MOST * samples {
+        let text = format!(
+            "--batch-size {batch}: this makes {most} micro-batches on a device, and the simulator takes at most {}: take a \
+             larger --micro-batch",
+            thousands(MOST)
+        );
+        return Err(UsageError::new(text).into());
+    }
     if devices > each && !devices.is_multiple_of(each) {
         let text = format!("--devices {devices}: a host has {each}, so take a multiple of {each}");
         return Err(UsageError::new(text).into());
@@ -109,12 +124,12 @@ fn on_paper(flags: &Arguments, kind: Kind, layers: &Layers, headline: &str) -> R
     paragraph(headline)?;
     paragraph(format!("assumed, not measured: {machine}"))?;
     let row = |plan: Plan| {
-        let plan = plan.with_micro_batches(batch, flags.micro_batch.unwrap_or(1));
+        let plan = plan.with_micro_batches(batch, samples);
         let step = machine.predict(&gpt, &plan, batch)?.step;
         Ok(Row::new(layers.name(), &plan, step))
     };
     let plans = Plan::all(devices, each, layers);
     let rows = plans.into_iter().map(row).collect::<Result<Vec<_>>>()?;
-    report(&rows, Some(flags.fits.unwrap_or(machine.bytes)), None, metrics)
+    report(&rows, flags.fits.or(Some(machine.bytes)), None, metrics)
 }
 // ANCHOR_END: paper

@@ -8,7 +8,7 @@ use model_parallel::instructions::Instruction;
 use model_parallel::layers::Layers;
 use model_parallel::mesh::Mesh;
 use model_parallel::partition::{cut, each};
-use model_parallel::{Bytes, Checked, Cost, Kind, Schedule, Timeline, UNBOUNDED, check};
+use model_parallel::{Bytes, Checked, Cost, Kind, Schedule, UNBOUNDED, check};
 use serde::{Deserialize, Serialize};
 use sharded_state::Sharing::{self, Ddp, Zero1, Zero2, Zero3};
 use sharded_state::Strategy;
@@ -28,8 +28,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plans for so many devices, in one host or in hosts of `each`: one device, the strategies of stage 7, and inside
-    /// a host a pipeline, or tensor parallelism if the layers allow it.
+    /// The plans for so many devices, in one host or in hosts of `each`. They are one device, and the strategies of stage 7.
+    /// Inside a host, there is also a pipeline, and tensor parallelism if the layers allow it.
     pub fn all(devices: usize, each: usize, layers: &Layers) -> Vec<Self> {
         let [ddp, zero1, zero2, zero3] = [Ddp, Zero1, Zero2, Zero3].map(Sharing::plain);
         let prefetched = Strategy { prefetches: true, ..zero3 };
@@ -109,18 +109,18 @@ pub struct Step {
     pub total: usize,
 }
 
-/// A predicted step: the checked lists, the layers of each unit, what happens when, and the sum of it all.
+/// The predicted step of a plan, its checked lists, and the layers of each unit.
 #[expect(missing_docs, reason = "the line above explains the fields")]
 pub struct Predicted {
+    pub plan: Plan,
     pub checked: Checked,
     pub units: Vec<Range<usize>>,
-    pub timeline: Timeline,
     pub step: Step,
 }
 
 impl Plan {
     /// Predicts a step from the costs of all layers with [`rows`](Self::rows) samples, on this plan's parts of each layer.
-    /// Fails when there is no such schedule.
+    /// The stages and parts of a replica are in one host. Fails when there is no such schedule.
     pub fn predict(&self, layers: &[Cost], hosts: &Hosts) -> anyhow::Result<Predicted> {
         let Mesh { data, pipeline, tensor } = self.mesh;
         let units = match pipeline {
@@ -138,14 +138,12 @@ impl Plan {
         });
         let costs: Vec<Cost> = costs.collect();
         let longest = costs.iter().skip(1).map(|it| it.input).max().unwrap_or(0);
-        let next = if pipeline * tensor > hosts.each { hosts.between } else { hosts.inside };
         let checked = check(self.schedule(units.len())?, UNBOUNDED)?;
-        let timeline = checked.simulate(&costs, next.message(longest as f64))?;
-        let fullest = (0..timeline.stages).max_by_key(|&stage| timeline.peak_total(stage));
-        let fullest = fullest.unwrap_or(0);
-        let (peak, total) = (timeline.peak(fullest), timeline.peak_total(fullest));
+        let timeline = checked.simulate(&costs, hosts.inside.message(longest as f64))?;
+        let held = (0..timeline.stages).map(|of| (timeline.peak_total(of), timeline.peak(of)));
+        let (total, peak) = held.max_by_key(|(total, _)| *total).unwrap_or_default();
         let step = Step { seconds: timeline.makespan(), peak, total };
-        Ok(Predicted { checked, units, timeline, step })
+        Ok(Predicted { plan: *self, checked, units, step })
     }
 }
 // ANCHOR_END: predict

@@ -63,8 +63,8 @@ fn table(rows: &[Row]) -> Table {
     table
 }
 
-/// Names the fastest plan that fits, the plan with the least memory, and how far predictions are off; with a doubt about
-/// times, the doubt instead of the error of seconds.
+/// Names the fastest plan that fits, the plan with the least memory, and the largest errors of the predictions. A doubt about
+/// the times takes the place of the error of seconds.
 fn conclusion(rows: &[Row], fits: Option<f64>, doubt: Option<&str>) -> String {
     let bytes = |row: &&Row| row.predicted.total;
     let fit = rows.iter().filter(|row| bytes(row) as f64 <= fits.unwrap_or(f64::INFINITY));
@@ -77,7 +77,7 @@ fn conclusion(rows: &[Row], fits: Option<f64>, doubt: Option<&str>) -> String {
     let room = fits.map(|bytes| format!(" that fits in {}", gigabytes(bytes))).unwrap_or_default();
     let mut text = match fastest {
         Some(best) => format!("Fastest{room}: {}. Least memory: {least}.", told(best)),
-        None => format!("No plan{room}: the least memory needs {least}."),
+        None => format!("No plan{room}. Least memory: {least}."),
     };
     let measured = rows.iter().filter_map(|row| Some((row.predicted, row.measured?)));
     let errors = measured.map(|(predicted, measured)| {
@@ -131,10 +131,7 @@ mod tests {
              Other programs used the cores. Predicted bytes of a kind are off by at most 0 %."
         );
         let none = conclusion(&rows[1..2], Some(1e9), None);
-        assert!(
-            none.starts_with("No plan that fits in 1.0 GB: the least memory needs DDP,"),
-            "{none}"
-        );
+        assert!(none.starts_with("No plan that fits in 1.0 GB. Least memory: DDP,"), "{none}");
     }
 
     #[test]

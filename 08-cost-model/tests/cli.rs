@@ -124,7 +124,7 @@ fn the_fastest_plan_that_fits_is_named() {
     assert!(out.contains("assumed, not measured: a device has 80 GB"), "{out}");
     assert!(out.contains("Fastest that fits in 80 GB: "), "{out}");
     let out = output(80, &["--on-paper=h100", "--devices=8", "--fits=2GB"]);
-    assert!(out.contains("No plan that fits in 2.0 GB: the least memory needs "), "{out}");
+    assert!(out.contains("No plan that fits in 2.0 GB. Least memory: "), "{out}");
     let out = output(80, &[&SMALL[..], &["--run=false", "--fits=1TB"]].concat());
     assert!(out.contains("Fastest that fits in 1000 GB: "), "{out}");
 }
@@ -199,14 +199,19 @@ fn metrics_that_cannot_be_written_are_reported_with_their_file() {
 
 #[test]
 fn what_makes_no_sense_is_refused_in_one_line() {
-    let cases: [(&[&str], &str); 19] = [
+    let cases: [(&[&str], &str); 21] = [
         (&["--devices=0"], "a run has 1 to 1024 devices"),
         (&["--on-paper=h100", "--devices=2000"], "a run has 1 to 1024 devices"),
         (&["--on-paper=h100", "--devices=12"], "a host has 8, so take a multiple of 8"),
         (&["--on-paper=abacus"], "h100, a100, rtx4090"),
         (&["--gpt=4x128x4"], "a GPT has four sizes, such as 4x128x4x64"),
-        (&["--gpt=4x130x4x64"], "and the heads divide the width"),
-        (&["--on-paper=h100", "--gpt=4x130x4x64"], "and the heads divide the width"),
+        (&["--gpt=2000x128x4x64"], "at most 1,024 blocks, and other sizes up to 65,536"),
+        (
+            &["--on-paper=h100", "--batch-size=1000000"],
+            "this makes 1,000,000 micro-batches on a device, and the simulator takes at most 8,192: take a larger --micro-batch",
+        ),
+        (&["--gpt=4x130x4x64"], "the heads divide the width"),
+        (&["--on-paper=h100", "--gpt=4x130x4x64"], "the heads divide the width"),
         (&["--batch-size=0"], "a whole number from 1 to 1,000,000 is expected"),
         (
             &["--batch-size=3", "--devices=4"],

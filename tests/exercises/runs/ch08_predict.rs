@@ -1,6 +1,6 @@
 //! The learner's prediction of a step, printed before stage 8 measures the step.
 
-use concise_wrapper::slow_link::Slowness;
+use concise_wrapper::slow_link::{SlowNetwork, Slowness};
 use cost_model::compute::{measure, run as run_steps};
 use cost_model::link::{self, Hosts, Link};
 use cost_model::plan::{Plan, Predicted};
@@ -9,6 +9,7 @@ use harness::machine::available_cores;
 use model_parallel::Cost;
 use model_parallel::layers::Layers;
 use model_parallel::mesh::Mesh;
+use params_and_allreduce::thread::DEFAULT_TIMEOUT;
 use sharded_state::Sharing;
 
 use super::prelude::*;
@@ -32,13 +33,14 @@ fn step(devices: usize) -> Run<[f64; 2]> {
     let (model, mesh) = ((&layers, &SAMPLE[..]), Mesh { data: devices, ..Mesh::pipeline(1) });
     let sharing = if devices == 1 { Sharing::Ddp } else { Sharing::Zero1 };
     let lines = measure(&plan, model, [rows / 2, 3 * rows / 2], (false, None))?;
-    let hosts = Hosts::one(link::measure(&plan, BYTES as usize / devices, Some(SLOW))?);
+    let slow = SlowNetwork::new(SLOW, DEFAULT_TIMEOUT);
+    let hosts = Hosts::one(link::measure(&plan, BYTES as usize / devices, Some(&slow))?);
     let of = Plan { strategy: sharing.plain(), mesh, micro_batches: 1 };
     let units: Vec<_> = std::iter::once(0..layers.len()).collect();
     let ours = of.predict(&Cost::of_parts(&lines.at(rows), &units), &hosts)?;
     let ours = Predicted { units, ..ours };
-    let slow = (devices > 1).then_some(SLOW);
-    let measured = run_steps(&plan, model, (&of, &ours), (BATCH, STEPS), slow)?;
+    let slow = (devices > 1).then_some(&slow);
+    let measured = run_steps(&plan, model, &ours, (BATCH, STEPS), slow)?;
     Ok([ours.step.seconds, measured.seconds])
 }
 
