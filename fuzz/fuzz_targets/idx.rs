@@ -3,10 +3,13 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use harness::images::idx::{read_images, read_labels};
+use harness::images::idx::{Items, read};
 
 fuzz_target!(|bytes: &[u8]| {
     // Whether they are refused does not matter here; the property tests say when they must be.
-    let _ = read_images(bytes);
-    let _ = read_labels(bytes);
+    for items in [Items::Images, Items::Labels] {
+        for most in [1, usize::MAX] {
+            let _ = read(bytes, items, most);
+        }
+    }
 });

@@ -134,6 +134,32 @@ fn names_of_files_may_have_a_dot() {
 }
 
 #[test]
+fn an_unpacked_file_may_have_the_name_of_a_packed_one() {
+    let folder = data_folder();
+    for entry in fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()) {
+        fs::rename(&entry, entry.with_extension("gz")).unwrap();
+    }
+    for flag in ["--data", "--data-dir"] {
+        let mut run = single_gpu(&["--device=cpu", "--epochs=1", flag]);
+        run.arg(folder.path()).assert().success().stdout(contains(": 2 training and 2 test"));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn images_are_read_where_this_system_has_its_caches() {
+    let (home, images) = (tempfile::tempdir().unwrap(), data_folder());
+    let caches = if cfg!(target_os = "macos") { "Library/Caches" } else { "caches" };
+    let folder = home.path().join(caches).join("multi-gpu-course");
+    fs::create_dir_all(&folder).unwrap();
+    fs::rename(images.path(), folder.join("fashion-mnist")).unwrap();
+    let mut run = single_gpu(&["--device=cpu", "--epochs=1"]);
+    run.env_remove("COURSE_DATA_DIR").env("HOME", home.path());
+    run.env("XDG_CACHE_HOME", home.path().join("caches"));
+    run.assert().success().stdout(contains("LeNet on Fashion-MNIST: 2 training"));
+}
+
+#[test]
 fn a_folder_of_other_files_is_not_replaced_by_drawn_images() {
     let folder = tempfile::tempdir().unwrap();
     let mut run = single_gpu(&["--device=cpu", "--data-dir"]);

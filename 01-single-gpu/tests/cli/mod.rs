@@ -218,6 +218,34 @@ fn cuda_is_refused_where_there_is_none() {
     single_gpu(&["--device", "cuda"]).assert().code(2).stderr(contains(complaint));
 }
 
+/// The images of the folder have 784 MB, and the limit is 717 MB.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_small_run_on_a_large_folder_needs_little_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    for split in ["train", "t10k"] {
+        let write = |name: &str, header: &[u32], size: u64| {
+            let path = folder.path().join(format!("{split}-{name}-ubyte"));
+            let header = header.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<_>>();
+            fs::write(&path, &header).unwrap();
+            // A hole takes no room on the disk.
+            let file = fs::File::options().write(true).open(path).unwrap();
+            file.set_len(header.len() as u64 + size).unwrap();
+        };
+        write("images-idx3", &[0x803, 1_000_000, 28, 28], 784_000_000);
+        write("labels-idx1", &[0x801, 1_000_000], 1_000_000);
+    }
+    let mut limited = Command::new("sh");
+    let program = env!("CARGO_BIN_EXE_single-gpu");
+    limited
+        .args(["-c", "ulimit -v 700000 && exec \"$0\" --data \"$@\"", program])
+        .arg(folder.path());
+    limited.args(["--device=cpu", "--epochs=1", "--threads-per-device=1", "--test-size=9"]);
+    let refused = limited.assert().code(2).stdout("");
+    refused.stderr(starts_with("error: --train-size 1000000 needs about "));
+    limited.arg("--train-size=64").assert().success().stdout(contains(": 64 training and 9 test"));
+}
+
 /// The limit is below the memory of a step, and above that of the images. The estimate of the smaller batch is too small
 /// for a refusal at the start.
 #[cfg(target_os = "linux")]

@@ -11,7 +11,7 @@ use datasets::loader::{Epochs as _, Loader};
 use datasets::{Batch, PIXELS, SIDE, Split, synthetic};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use harness::images::idx;
+use harness::images::idx::{self, Items};
 
 /// Images of a round: every class, many times.
 const IMAGES: u32 = 5_000;
@@ -45,7 +45,7 @@ fn decoding(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(IMAGES.into()));
     for (name, file) in [("plain", &plain), ("gzip", &packed)] {
         group.bench_function(name, |bencher| {
-            let decode = || idx::read_images(black_box(file.as_slice()));
+            let decode = || idx::read(black_box(file.as_slice()), Items::Images, usize::MAX);
             bencher.iter(|| decode().expect("the file is as it should be"));
         });
     }

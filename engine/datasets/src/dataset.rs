@@ -130,14 +130,19 @@ impl Dataset {
         if self.context().is_some() { &self.bytes()[1..] } else { &self.labels }
     }
 
-    /// Keeps the first `count` samples. At least one stays.
+    /// Keeps the first `count` samples, and frees the memory of the others. At least one stays.
     pub fn truncate(&mut self, count: usize) {
         if count < self.len() {
             let (count, size) = (count.max(1), self.size());
             // Windows need room to begin elsewhere in each epoch.
             let room = usize::from(self.context().is_some());
-            Arc::make_mut(&mut self.bytes).truncate((count + room) * size);
-            Arc::make_mut(&mut self.labels).truncate(count);
+            for (kept, part) in
+                [((count + room) * size, &mut self.bytes), (count, &mut self.labels)]
+            {
+                let part = Arc::make_mut(part);
+                part.truncate(kept);
+                part.shrink_to_fit();
+            }
             self.fingerprint = Arc::default();
         }
     }
@@ -252,6 +257,7 @@ mod tests {
         assert_eq!(labels.to_vec1::<u32>().unwrap(), [255, 0, 255]);
         data.truncate(1);
         assert_eq!((data.len(), data.bytes().len()), (1, 60));
+        assert!([&data.bytes, &data.labels].iter().all(|part| part.capacity() == part.len()));
         assert!(data.batch(&[1], DType::F32).is_err());
     }
 

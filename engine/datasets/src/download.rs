@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use md5::{Digest as _, Md5};
 use ureq::{Agent, Body};
 
-use harness::images::paths;
+use harness::images::{self, missing};
+pub use harness::images::{FASHION_MNIST, RemoteFile};
 use harness::report::{file, progress_bar, seconds};
 
 /// How long the mirrors may take. A download that makes progress, however slowly, has no limit.
@@ -32,36 +33,6 @@ impl TimeLimits {
     /// The limits where nothing can replace the data.
     pub const REQUIRED: Self =
         Self { answer: Duration::from_secs(20), silence: Duration::from_secs(30) };
-}
-
-/// A file that can be downloaded. Its size and checksum are known, so a mirror need not be trusted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RemoteFile {
-    /// The name of the file at a mirror and in a folder.
-    pub name: &'static str,
-    /// The size in bytes.
-    pub size: u64,
-    /// The MD5 checksum that the data set's authors publish, as a number.
-    pub md5: u128,
-}
-
-impl RemoteFile {
-    /// The name of the file when it is unpacked.
-    pub(crate) fn plain_name(&self) -> &'static str {
-        self.name.trim_end_matches(".gz")
-    }
-}
-
-/// The four files of Fashion-MNIST, the smallest first.
-pub const FASHION_MNIST: [RemoteFile; 4] = [
-    file("t10k-labels-idx1-ubyte.gz", 5_148, 0xbb300cfdad3c16e7a12a480ee83cd310),
-    file("train-labels-idx1-ubyte.gz", 29_515, 0x25c81989df183df01b3e8a0aad5dffbe),
-    file("t10k-images-idx3-ubyte.gz", 4_422_102, 0xbef4ecab320f06d8554ea6380940ec79),
-    file("train-images-idx3-ubyte.gz", 26_421_880, 0x8d4fb7e6c68d591d4c3dfef9ec88bf0d),
-];
-
-const fn file(name: &'static str, size: u64, md5: u128) -> RemoteFile {
-    RemoteFile { name, size, md5 }
 }
 
 /// The data set's own site, and its repository.
@@ -120,7 +91,10 @@ pub fn obtain(
     mirrors: &Mirrors,
     limits: TimeLimits,
 ) -> Result<(), Error> {
-    let missing = missing(folder, files)?;
+    let missing = missing(folder, files).map_err(|error| match error {
+        images::Error::Other(message) => Error::OtherFile(message),
+        error => Error::Unavailable(format!("{error:#}")),
+    })?;
     let megabytes = missing.iter().map(|file| file.size).sum::<u64>() as f64 / 1e6;
     let mut mirrors: Vec<&str> = mirrors.0.iter().map(String::as_str).collect();
     let (deadline, mut untried) = (Instant::now() + limits.answer, mirrors.len() as u32);
@@ -164,13 +138,9 @@ pub fn obtain(
         // An offline machine gets no folder.
         fs::create_dir_all(folder)
             .and_then(|()| file::write(&folder.join(file.name), |to| to.write_all(&bytes)))
-            .map_err(|error| unavailable(folder, &error))?;
+            .map_err(|error| Error::Unavailable(format!("{}: {error}", folder.display())))?;
     }
     Ok(())
-}
-
-fn unavailable(path: &Path, error: &io::Error) -> Error {
-    Error::Unavailable(format!("{}: {error}", path.display()))
 }
 
 /// Reads a file into memory and verifies its size and checksum. Returns the reason if the mirror fails.
@@ -205,31 +175,6 @@ fn reason(error: ureq::Error, limit: Duration) -> String {
         ureq::Error::StatusCode(status) => format!("it answers with HTTP status {status}"),
         error => error.to_string(),
     }
-}
-
-/// The files that the folder has neither compressed nor unpacked.
-fn missing<'a>(folder: &Path, files: &'a [RemoteFile]) -> Result<Vec<&'a RemoteFile>, Error> {
-    let mut missing = Vec::new();
-    for file in files {
-        let [plain, dotted, compressed, dotted_compressed] = paths(folder, file.plain_name());
-        if plain.is_file() || dotted.is_file() {
-            continue;
-        }
-        let path = if dotted_compressed.is_file() { dotted_compressed } else { compressed };
-        match fs::metadata(&path).map(|metadata| metadata.len()) {
-            Ok(found) if found == file.size => {}
-            Ok(found) => {
-                let advice = "remove it to have it downloaded, or name the folder with --data to use what is there";
-                let (path, size) = (path.display(), file.size);
-                return Err(Error::OtherFile(format!(
-                    "{path}: has {found} bytes, and Fashion-MNIST's has {size}; {advice}"
-                )));
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => missing.push(file),
-            Err(error) => return Err(unavailable(&path, &error)),
-        }
-    }
-    Ok(missing)
 }
 
 #[cfg(test)]

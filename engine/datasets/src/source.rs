@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 
 use super::download::{self, FASHION_MNIST, Mirrors, TimeLimits};
-use super::{Dataset, GUESSING, Split, synthetic};
+use super::{CLASSES, Dataset, GUESSING, SAMPLE, Split, synthetic};
 use harness::cli::{DATA_FOLDER, DATA_MIRRORS, UsageError};
 use harness::records::Unit;
 use harness::{images, machine};
@@ -63,7 +63,7 @@ impl DataArguments {
     }
 
     /// Loads the images. Returns a note if drawn images replace the real ones. `fits` refuses numbers of training and test images,
-    /// before any is drawn. Fails with the error of `fits`, and with a [`UsageError`] when a folder does not exist or lacks a file.
+    /// before any is read or drawn. Fails with the error of `fits`, and with a [`UsageError`] when a folder does not exist or lacks a file.
     pub fn load(
         &self,
         sizes: Sizes,
@@ -76,9 +76,7 @@ impl DataArguments {
             )));
         }
         let read = |folder: &Path, name: &str, flag| {
-            let train = read(folder, flag, Split::Train, sizes.0)?;
-            let test = read(folder, flag, Split::Test, sizes.1)?;
-            fits((train.len(), test.len()))?;
+            let [train, test] = read(folder, flag, sizes, &fits)?;
             Ok((LoadedData { name: name.to_owned(), train, test }, None))
         };
         let draw = |note| {
@@ -173,20 +171,28 @@ impl LoadedData {
     }
 }
 
-/// Reads the first images of one part of the data set in `folder`, which the flag names or can change.
+/// Reads the first images of both parts of the data set in `folder`, which the flag names or can change, if they fit.
 fn read(
     folder: &Path,
     flag: &'static str,
-    split: Split,
-    size: Option<usize>,
-) -> anyhow::Result<Dataset> {
-    let (images, labels) = images::read(folder, split).map_err(|error| match error {
+    sizes: Sizes,
+    fits: impl Fn((usize, usize)) -> Result<(), UsageError>,
+) -> anyhow::Result<[Dataset; 2]> {
+    let refused = |error| match error {
         images::Error::Missing { .. } => UsageError::new(format_args!("{flag} {error}")).into(),
         error => anyhow::Error::from(error).context(flag),
-    })?;
-    let mut dataset = Dataset::new(images, labels).context(flag)?;
-    dataset.truncate(size.unwrap_or(usize::MAX));
-    Ok(dataset)
+    };
+    let count = |split, size: Option<usize>| {
+        let all = images::count(folder, split).map_err(refused)?;
+        anyhow::Ok(size.unwrap_or(all).min(all))
+    };
+    let counts = (count(Split::Train, sizes.0)?, count(Split::Test, sizes.1)?);
+    fits(counts)?;
+    let read = |split, count| {
+        let (pixels, labels) = images::read(folder, split, count).map_err(refused)?;
+        Dataset::of_shape(pixels, SAMPLE, labels, CLASSES).context(flag)
+    };
+    Ok([read(Split::Train, counts.0)?, read(Split::Test, counts.1)?])
 }
 
 /// The name of a folder or a file, without escape sequences.
@@ -195,4 +201,62 @@ pub(crate) fn last_name(path: &Path) -> String {
     let name = absolute.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
     // An escape sequence would change the terminal, and SVG forbids control characters.
     name.replace(char::is_control, "\u{fffd}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+
+    use super::*;
+    use crate::PIXELS;
+
+    /// A folder of so many black images of class 0 in each part. A file has holes in place of zeros, so it takes no disk.
+    fn folder(count: u32) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for split in ["train", "t10k"] {
+            let write = |name: &str, header: &[u32], size: u32| {
+                let path = folder.path().join(format!("{split}-{name}-ubyte"));
+                let header = header.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<_>>();
+                fs::write(&path, &header).unwrap();
+                let file = File::options().write(true).open(path).unwrap();
+                file.set_len(header.len() as u64 + u64::from(size * count)).unwrap();
+            };
+            write("images-idx3", &[0x803, count, 28, 28], PIXELS as u32);
+            write("labels-idx1", &[0x801, count], 1);
+        }
+        folder
+    }
+
+    fn load(folder: &Path, sizes: Sizes, most: usize) -> Result<LoadedData, String> {
+        let arguments = DataArguments {
+            data: folder.into(),
+            data_dir: None,
+            data_mirrors: None,
+            follows: false,
+        };
+        let fits = |counts: (usize, usize)| match counts.0 + counts.1 > most {
+            true => Err(UsageError::new(format_args!("{counts:?} do not fit"))),
+            false => Ok(()),
+        };
+        let loaded = arguments.load(sizes, fits).map_err(|error| format!("{error:#}"));
+        loaded.map(|(data, _)| data)
+    }
+
+    #[test]
+    fn of_a_large_folder_only_the_images_that_a_run_uses_are_read_and_kept() {
+        let folder = folder(400_000);
+        let LoadedData { train, test, .. } = load(folder.path(), (Some(64), Some(9)), 73).unwrap();
+        assert_eq!([&train, &test].map(Dataset::len), [64, 9]);
+        // Of the images, only those of the run are there.
+        let path = folder.path().join("train-images-idx3-ubyte");
+        let images = File::options().write(true).open(path).unwrap();
+        images.set_len(16 + 64 * PIXELS as u64).unwrap();
+        assert!(load(folder.path(), (Some(64), Some(9)), 73).is_ok());
+        let broken = load(folder.path(), (None, Some(9)), usize::MAX).unwrap_err();
+        let ends = "ends after 50176 of the 313600000 bytes that its header announces";
+        assert!(broken.ends_with(ends), "{broken}");
+        // A run that does not fit is refused before that is found.
+        let refused = load(folder.path(), (None, Some(9)), 400_008).unwrap_err();
+        assert_eq!(refused, "(400000, 9) do not fit");
+    }
 }

@@ -1,7 +1,8 @@
 //! Text: the course's pages, or a file, cut into a training and a validation part.
 
-use std::path::PathBuf;
-use std::{fs, io};
+use std::fs::{self, File};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use harness::cli::UsageError;
@@ -52,11 +53,20 @@ impl TextArguments {
                     () if bytes < least => Err(refusal(format!(
                         "{bytes} bytes are too few: windows of {context} bytes need a text of {least}"
                     ))),
-                    () => fits((bytes / context, bytes / 10 / context)),
+                    () => {
+                        let most = |all: usize, size: Option<usize>| all.min(size.unwrap_or(all));
+                        fits((most(bytes / context, sizes.0), most(bytes / 10 / context, sizes.1)))
+                    }
                 }?;
-                let mut training = fs::read(path).map_err(failed)?;
-                let validation = training.split_off(training.len() - training.len() / 10);
-                (last_name(path), (training, validation))
+                let first = |begin: usize, end: usize, size: Option<usize>| {
+                    // Windows need room to begin elsewhere in each epoch.
+                    let used = |size: usize| size.saturating_add(1).saturating_mul(context);
+                    let part = (end - begin).min(size.map_or(usize::MAX, used));
+                    read_part(path, begin as u64, part as u64).map_err(failed)
+                };
+                let validation = bytes - bytes / 10;
+                let texts = (first(0, validation, sizes.0)?, first(validation, bytes, sizes.1)?);
+                (last_name(path), texts)
             }
         };
         let windows = |text, size: Option<usize>| {
@@ -69,6 +79,16 @@ impl TextArguments {
         fits((train.len(), test.len()))?;
         Ok(LoadedData { name, train, test })
     }
+}
+
+/// Reads the bytes of a file from `begin` on, at most `most`.
+fn read_part(path: &Path, begin: u64, most: u64) -> io::Result<Vec<u8>> {
+    let (mut file, mut bytes) = (File::open(path)?, Vec::new());
+    file.seek(SeekFrom::Start(begin))?;
+    // Bytes in memory that grows would take up to twice their size.
+    bytes.try_reserve_exact(most as usize)?;
+    file.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Splits pages into those to train on and those for validation: every tenth page, from the eighth on.
@@ -94,9 +114,6 @@ pub fn bigram_bits_per_byte(training: &[u8], validation: &[u8]) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::path::Path;
-
     use base16ct::HexDisplay;
     use sha2::{Digest as _, Sha256};
 
@@ -166,6 +183,32 @@ mod tests {
         let arguments = TextArguments { text: Some(path) };
         let refusal = arguments.load(9, (None, None), refused).unwrap_err();
         assert_eq!(refusal.to_string(), "(111, 11)");
+    }
+
+    #[test]
+    fn of_a_large_file_only_the_windows_that_a_run_uses_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("large");
+        // A file of 400 MB with nothing but a hole.
+        File::create(&path).unwrap().set_len(400_000_000).unwrap();
+        let arguments = TextArguments { text: Some(path) };
+        let fits = |counts| match counts {
+            (64, 9) => Ok(()),
+            counts => Err(UsageError::new(format_args!("{counts:?} do not fit"))),
+        };
+        // On Linux, the bytes that this thread has read.
+        let read = || {
+            let said = fs::read_to_string("/proc/thread-self/io").unwrap_or_default();
+            let bytes = said.lines().find_map(|line| line.strip_prefix("rchar: "));
+            bytes.map_or(0, |bytes| bytes.parse::<u64>().unwrap())
+        };
+        let before = read();
+        let LoadedData { train, test, .. } = arguments.load(8, (Some(64), Some(9)), fits).unwrap();
+        assert_eq!([&train, &test].map(Dataset::len), [64, 9]);
+        let read = read() - before;
+        assert!(read < 10_000, "{read} bytes");
+        let refused = arguments.load(8, (None, Some(9)), fits).unwrap_err().to_string();
+        assert_eq!(refused, "(50000000, 9) do not fit");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use rayon::ThreadPoolBuilder;
 use super::{ComputeDevice, DeviceKind, available_cores, gpu, why_no_gpu};
 use harness::cli::UsageError;
 use harness::load::Load;
+use harness::machine::fewer_physical_cores;
 use harness::report::{counted, listed};
 
 /// The most devices of a run.
@@ -49,7 +50,10 @@ impl DevicePlan {
         match (kind, gpus) {
             _ if !(1..=MAX_DEVICES).contains(&devices) => Err(UsageError::new(refused)),
             (DeviceKind::Cuda, 0) => Err(UsageError::new(why_no_gpu())),
-            (_, 0) => Self::cpu_slices(devices, threads_per_device),
+            (_, 0) => {
+                let cores = (available_cores(), fewer_physical_cores());
+                Self::cpu_slices(devices, threads_per_device, cores)
+            }
             (_, gpus) => Ok(Self::gpus(devices, gpus)),
         }
     }
@@ -59,8 +63,12 @@ impl DevicePlan {
         Self::new(DeviceKind::Cpu, devices, NonZeroUsize::new(1))
     }
 
-    fn cpu_slices(devices: usize, threads: Option<NonZeroUsize>) -> Result<Self, UsageError> {
-        let cores = available_cores();
+    /// Plans slices of so many cores, which are hyperthreads if there are fewer `physical` ones.
+    fn cpu_slices(
+        devices: usize,
+        threads: Option<NonZeroUsize>,
+        (cores, physical): (usize, Option<usize>),
+    ) -> Result<Self, UsageError> {
         let share = NonZeroUsize::new(cores / devices).unwrap_or(NonZeroUsize::MIN);
         let threads = threads.unwrap_or(share);
         let (all, most) = (threads.get().saturating_mul(devices), most_threads(cores));
@@ -73,8 +81,18 @@ impl DevicePlan {
             format!("a device of {threads} threads: with {of_cores}, one has at most {most}")
         } else {
             let slots = (0..devices).map(|index| DeviceSlot::CpuSlice { index, threads }).collect();
-            let shared = format!("{all} threads share {of_cores}: {OVERHEAD}");
-            return Ok(Self { slots, note: (all > cores).then_some(shared) });
+            let shared = || format!("{all} threads share {of_cores}: {OVERHEAD}");
+            let hyperthreads = |physical| {
+                let physical = counted(physical, "core");
+                format!(
+                    "{all} threads are hyperthreads of {physical}: expect less than {devices} times the speed"
+                )
+            };
+            let note = match physical.filter(|&physical| devices > 1 && all > physical) {
+                _ if all > cores => Some(shared()),
+                physical => physical.map(hyperthreads),
+            };
+            return Ok(Self { slots, note });
         };
         Err(UsageError::new(refusal))
     }
@@ -370,6 +388,25 @@ mod tests {
         assert_eq!(DevicePlan::slices(2).unwrap().to_string(), "[cpu:0 (1 core), cpu:1 (1 core)]");
         let shared = slices(2 * available_cores(), 1);
         assert!(shared.shares_hardware() && shared.note().is_some());
+    }
+
+    #[test]
+    fn two_hyperthreads_of_one_core_are_named() {
+        let note = |devices, threads, cores| {
+            let threads = NonZeroUsize::new(threads);
+            DevicePlan::cpu_slices(devices, threads, cores).unwrap().note
+        };
+        let of_one = "2 threads are hyperthreads of 1 core: expect less than 2 times the speed";
+        assert_eq!(note(2, 1, (2, Some(1))).as_deref(), Some(of_one));
+        let of_four = "6 threads are hyperthreads of 4 cores: expect less than 3 times the speed";
+        assert_eq!(note(3, 2, (8, Some(4))).as_deref(), Some(of_four));
+        // One device, a core for each thread, no hyperthreads, and more threads than hyperthreads.
+        assert_eq!(
+            [(1, 2, Some(1)), (2, 1, Some(2)), (2, 1, None)].map(|it| note(it.0, it.1, (4, it.2))),
+            [None, None, None]
+        );
+        let overhead = note(5, 1, (4, Some(2))).unwrap();
+        assert!(overhead.starts_with("5 threads share 4 cores: "), "{overhead}");
     }
 
     #[test]

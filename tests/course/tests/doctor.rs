@@ -36,7 +36,18 @@ fn images_are_counted_and_a_malformed_file_is_told() {
     }
     let whole = doctor().env("COURSE_DATA_DIR", folder.path()).assert().success();
     whole.stdout(contains(": 2 training and 2 test images"));
-    fs::write(folder.path().join("t10k-labels-idx1-ubyte"), &labels[..9]).unwrap();
+    // An unpacked file may have the name of a packed one. A run uses it, too.
+    let [path, named_gz] =
+        ["", ".gz"].map(|end| folder.path().join(format!("t10k-labels-idx1-ubyte{end}")));
+    fs::rename(&path, &named_gz).unwrap();
+    let whole = doctor().env("COURSE_DATA_DIR", folder.path()).assert().success();
+    whole.stdout(contains(": 2 training and 2 test images"));
+    // A packed file of another size may be a part of a download, so a run refuses it.
+    fs::write(&named_gz, b"\x1f\x8b\x08").unwrap();
+    let part = doctor().env("COURSE_DATA_DIR", folder.path()).assert().success();
+    part.stdout(all(["– Fashion-MNIST", "has 3 bytes, and Fashion-MNIST's has 5148; remove it"]));
+    fs::remove_file(named_gz).unwrap();
+    fs::write(path, &labels[..9]).unwrap();
     let broken = doctor().env("COURSE_DATA_DIR", folder.path()).assert().success();
     broken.stdout(all(["– Fashion-MNIST", "ends after 1 of the 2 bytes"]));
 }
@@ -82,4 +93,27 @@ fn a_program_that_hangs_is_not_waited_for() {
     assert!(started.elapsed() < Duration::from_secs(20));
     std::thread::sleep(Duration::from_secs(8).saturating_sub(started.elapsed()));
     assert!(!late.exists(), "what it started lived on");
+}
+
+/// The programs that refuse a run without enough memory name the same limit.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_limit_on_this_process_is_smaller_than_the_memory_of_the_machine() {
+    let mut limited = Command::new("sh");
+    let course = env!("CARGO_BIN_EXE_course");
+    limited.args(["-c", "ulimit -v 2000000 && exec \"$0\" doctor", course]);
+    limited.assert().success().stdout(contains("✓ memory         2.0 GB (ulimit -v), "));
+}
+
+#[cfg(unix)]
+#[test]
+fn images_are_where_this_system_has_its_caches() {
+    let home = tempfile::tempdir().unwrap();
+    let mut doctor = doctor();
+    doctor.env_remove("COURSE_DATA_DIR").env("HOME", home.path());
+    doctor.env("XDG_CACHE_HOME", home.path().join("caches"));
+    let caches = if cfg!(target_os = "macos") { "Library/Caches" } else { "caches" };
+    let place = home.path().join(caches).join("multi-gpu-course/fashion-mnist");
+    let place = format!("– Fashion-MNIST  not in {}: ", place.display());
+    doctor.assert().success().stdout(contains(place));
 }

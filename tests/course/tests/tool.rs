@@ -13,6 +13,8 @@ mod exercises {
     mod runaway;
     mod running;
     #[cfg(unix)]
+    mod settings;
+    #[cfg(unix)]
     mod watching;
 }
 #[cfg(unix)]

@@ -193,3 +193,13 @@ fn what_lies_in_the_folder_is_used_and_never_replaced() {
     download(folder.path(), &[&server.address]).unwrap();
     assert!(!server.was_asked_for(IMAGES));
 }
+
+#[test]
+fn an_unpacked_file_under_the_name_of_a_packed_one_is_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::new(Manner::Whole);
+    // The magic number of labels.
+    fs::write(folder.path().join(LABELS), [0, 0, 8, 1, 0, 0, 0, 1, 5]).unwrap();
+    download(folder.path(), &[&server.address]).unwrap();
+    assert!(server.was_asked_for(IMAGES) && !server.was_asked_for(LABELS));
+}

@@ -10,27 +10,28 @@ pub fn available_cores() -> usize {
     thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
-/// The cores that this process may use: the hyperthreads of one core are a group. Empty where the system reports none.
-pub fn hyperthreads() -> Vec<Vec<usize>> {
-    hyperthreads_below(Path::new("/"), &CoreSet::of_this_process())
+/// The physical cores of this process, if they are fewer than its [`available_cores`]: some of these are hyperthreads of one core,
+/// which share its arithmetic units. `None` also where the system does not report hyperthreads.
+pub fn fewer_physical_cores() -> Option<usize> {
+    physical_cores_below(Path::new("/"), &CoreSet::of_this_process(), available_cores())
 }
 
-fn hyperthreads_below(root: &Path, usable: &CoreSet) -> Vec<Vec<usize>> {
-    let of_core = |core: usize| {
+fn physical_cores_below(root: &Path, usable: &CoreSet, available: usize) -> Option<usize> {
+    let hyperthreads = |core: usize| {
         let file = format!("sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list");
-        let list = fs::read_to_string(root.join(file)).ok()?;
-        Some(CoreSet::of_list(&list).cores().filter(|&core| usable.has(core)).collect())
+        let list = fs::read_to_string(root.join(file)).unwrap_or_else(|_| core.to_string());
+        CoreSet::of_list(&list)
     };
-    // Each core of a group names the group.
-    let groups: BTreeSet<Vec<usize>> = usable.cores().filter_map(of_core).collect();
-    groups.into_iter().collect()
+    // Each hyperthread of a core has the same list.
+    let physical: BTreeSet<CoreSet> = usable.cores().map(hyperthreads).collect();
+    Some(physical.len()).filter(|cores| (1..available).contains(cores))
 }
 
 /// The words of a [`CoreSet`].
 const WORDS: usize = 64;
 
 /// A set of cores: core `n` is bit `n % 64` of word `n / 64`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CoreSet(pub [u64; WORDS]);
 
 impl CoreSet {
@@ -118,18 +119,22 @@ mod tests {
             assert_ne!(CoreSet::of_this_process(), CoreSet::of_list(""));
         }
     }
+
     #[test]
-    fn hyperthreads_of_one_core_are_together() {
+    fn hyperthreads_of_one_core_are_one_physical_core() {
         let root = tempfile::tempdir().expect("a folder");
         for (core, siblings) in [(0, "0,4"), (1, "1,5"), (4, "0,4"), (5, "1,5")] {
             let folder = root.path().join(format!("sys/devices/system/cpu/cpu{core}/topology"));
             fs::create_dir_all(&folder).expect("it can be made");
             fs::write(folder.join("thread_siblings_list"), siblings).expect("it can be written");
         }
-        let of = |list| hyperthreads_below(root.path(), &CoreSet::of_list(list));
-        assert_eq!(of("0-1,4-5"), [[0, 4], [1, 5]]);
-        // A process that may not use core 5. Core 7 has no files.
-        assert_eq!(of("0-1,4,7"), [vec![0, 4], vec![1]]);
-        assert!(of("7").is_empty());
+        let of =
+            |list, available| physical_cores_below(root.path(), &CoreSet::of_list(list), available);
+        assert_eq!(of("0-1,4-5", 4), Some(2));
+        // A process that may not use core 5, and one that may use both cores once. Core 7 has no files, and is a core.
+        assert_eq!((of("0-1,4", 3), of("0,5", 2)), (Some(2), None));
+        assert_eq!((of("0,4,7", 3), of("7,8", 2)), (Some(2), None));
+        // A container may use the time of two cores, on any of them.
+        assert_eq!(of("0-1,4-5", 2), None);
     }
 }

@@ -10,7 +10,7 @@ use std::{env, fs};
 
 use etcetera::BaseStrategy as _;
 
-pub use cores::{CoreSet, available_cores, hyperthreads};
+pub use cores::{CoreSet, available_cores, fewer_physical_cores};
 pub use memory::{Amount, Memory, gigabytes, memory};
 
 /// The environment variable with the folder of Fashion-MNIST.

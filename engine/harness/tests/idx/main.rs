@@ -2,14 +2,22 @@
 
 mod properties;
 
-use std::io::{BufReader, Write as _};
+use std::io::{self, BufRead, BufReader, Read, Write as _};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use harness::images::idx::{read_images, read_labels};
+use harness::images::idx::{self, Items};
 
 const IMAGES: u32 = 0x803;
 const LABELS: u32 = 0x801;
+
+fn read_images(file: impl BufRead) -> anyhow::Result<Vec<u8>> {
+    idx::read(file, Items::Images, usize::MAX)
+}
+
+fn read_labels(file: impl BufRead) -> anyhow::Result<Vec<u8>> {
+    idx::read(file, Items::Labels, usize::MAX)
+}
 
 fn header(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
@@ -91,4 +99,47 @@ fn gzip_files_are_whole_and_may_have_several_members() {
     assert_eq!(told, "goes on after the 700 bytes that its header announces");
     let told = refusal(read_labels(&members[0][..]));
     assert_eq!(told, "ends after 92 of the 700 bytes that its header announces");
+}
+
+/// Counts the bytes that are read.
+struct Counted<'a>(&'a [u8], &'a mut usize);
+
+impl Read for Counted<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = self.0.read(into)?;
+        *self.1 += read;
+        Ok(read)
+    }
+}
+
+#[test]
+fn only_the_items_that_are_asked_for_are_read() {
+    let plain = file(&[IMAGES, 400, 28, 28], 400 * 784);
+    for (bytes, of_first) in [(&plain, 16 + 3 * 784), (&gzip(&plain), 1000)] {
+        let counting = |read: &dyn Fn(BufReader<Counted<'_>>) -> anyhow::Result<usize>| {
+            let mut seen = 0;
+            let result = read(BufReader::with_capacity(16, Counted(bytes, &mut seen))).unwrap();
+            (result, seen)
+        };
+        let first = |file: BufReader<Counted<'_>>| {
+            let read = idx::read(file, Items::Images, 3)?;
+            assert_eq!(read, plain[16..][..3 * 784]);
+            Ok(read.len())
+        };
+        let (count, of_header) = counting(&|file| idx::count(file, Items::Images));
+        assert!(count == 400 && of_header < 100, "{of_header} bytes of a header");
+        let seen = counting(&first).1;
+        assert!(seen <= of_first, "{seen} of {} bytes", bytes.len());
+        // More than there are.
+        assert_eq!(counting(&|file| Ok(idx::read(file, Items::Images, 500)?.len())).0, 400 * 784);
+    }
+    // What follows is not checked: labels that are no classes, a broken body, an end.
+    let labels = [header(&[LABELS, 9]), vec![3, 99]].concat();
+    assert_eq!(idx::read(&labels[..], Items::Labels, 1).unwrap(), [3]);
+    assert_eq!(
+        refusal(idx::read(&labels[..], Items::Labels, 2)),
+        "label 1 is 99; labels are 0 to 9"
+    );
+    let short = refusal(idx::read(&labels[..], Items::Labels, 3));
+    assert_eq!(short, "ends after 2 of the 9 bytes that its header announces");
 }

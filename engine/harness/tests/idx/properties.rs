@@ -7,20 +7,21 @@ use std::io::{BufReader, Read};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use harness::images::PIXELS;
-use harness::images::idx::{MAX_COUNT, read_images, read_labels};
+use harness::images::idx::MAX_COUNT;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::{IMAGES, LABELS, gzip, header};
+use super::{IMAGES, LABELS, gzip, header, read_images, read_labels};
 
 fn labels_file(labels: &[u8]) -> Vec<u8> {
     [header(&[LABELS, labels.len() as u32]), labels.to_vec()].concat()
 }
 
-fn images_file(images: &[[u8; PIXELS]]) -> Vec<u8> {
-    [header(&[IMAGES, images.len() as u32, 28, 28]), images.concat()].concat()
+fn images_file(pixels: &[u8]) -> Vec<u8> {
+    let images = (pixels.len() / PIXELS) as u32;
+    [header(&[IMAGES, images, 28, 28]), pixels.to_vec()].concat()
 }
 
 /// Reads `bytes` both ways. What comes out must be what a file of that kind can hold.
@@ -66,10 +67,8 @@ proptest! {
         labels in prop::collection::vec(0..10u8, 1..200),
         seeds in prop::collection::vec(any::<u8>(), 1..5),
     ) {
-        let images: Vec<[u8; PIXELS]> = seeds
-            .iter()
-            .map(|&seed| std::array::from_fn(|i| (i as u8).wrapping_mul(seed)))
-            .collect();
+        let image = |&seed: &u8| (0..PIXELS).map(move |pixel| (pixel as u8).wrapping_mul(seed));
+        let images: Vec<u8> = seeds.iter().flat_map(image).collect();
         for pack in [<[u8]>::to_vec, gzip] {
             prop_assert_eq!(&read_labels(&pack(&labels_file(&labels))[..]).unwrap(), &labels);
             prop_assert_eq!(&read_images(&pack(&images_file(&images))[..]).unwrap(), &images);
@@ -144,9 +143,9 @@ fn a_million_inputs_and_a_bomb_take_little_memory() {
     let mut random = ChaCha8Rng::seed_from_u64(1);
     let whole = [
         labels_file(&[3, 1, 4, 1, 5, 9]),
-        images_file(&[[7; PIXELS], [8; PIXELS]]),
+        images_file(&[[7; PIXELS], [8; PIXELS]].concat()),
         gzip(&labels_file(&[2, 7, 1, 8])),
-        gzip(&images_file(&[[9; PIXELS]])),
+        gzip(&images_file(&[9; PIXELS])),
     ];
     let (mut inputs, mut images, mut labels) = (0, 0, 0);
     let mut count = |bytes: &[u8]| {

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use harness::cli::DATA_FOLDER;
-use harness::images::{self, Error, Split};
-use harness::machine::{self, available_cores, hyperthreads};
+use harness::images::{self, Error, FASHION_MNIST, Split};
+use harness::machine::{self, available_cores, fewer_physical_cores};
 use harness::report::{counted, thousands};
 
 use super::Finding;
@@ -12,10 +12,9 @@ use super::probe::ask;
 
 /// Cores that this process may use, the processor's name, and the instruction sets that matter here.
 pub(super) fn processor() -> Finding {
-    let (cores, threads) = (available_cores(), hyperthreads().len());
-    let shared = (1..cores).contains(&threads).then(|| format!(" (hyperthreads of {threads})"));
+    let shared = fewer_physical_cores().map(|cores| format!(" (hyperthreads of {cores})"));
     let name = machine::processor().unwrap_or_else(|| std::env::consts::ARCH.to_owned());
-    let cores = counted(cores, "core") + &shared.unwrap_or_default();
+    let cores = counted(available_cores(), "core") + &shared.unwrap_or_default();
     let seen = format!("{cores}, {name}, {}", instruction_sets().join(" "));
     Finding { what: "processor", seen: Ok(seen.trim_end_matches(", ").to_owned()) }
 }
@@ -67,12 +66,14 @@ pub(super) fn data() -> Finding {
 
 fn images_in(folder: &Path) -> Result<String, String> {
     let place = folder.display();
-    let count = |split| match images::read(folder, split) {
-        Ok((images, _)) => Ok(thousands(images.len())),
+    images::missing(folder, &FASHION_MNIST).map_err(|error| format!("{error:#}"))?;
+    // Whole files are read, as a run does, so a malformed one shows.
+    let count = |split| match images::read(folder, split, usize::MAX) {
+        Ok((_, labels)) => Ok(thousands(labels.len())),
         Err(Error::Missing { .. }) => Err(format!(
             "not in {place}: a run tries to download it, and else uses synthetic garments"
         )),
-        Err(Error::Unusable(error)) => Err(format!("{error:#}")),
+        Err(error) => Err(format!("{error:#}")),
     };
     let (train, test) = (count(Split::Train)?, count(Split::Test)?);
     Ok(format!("{place}: {train} training and {test} test images"))

@@ -1,8 +1,8 @@
 //! The program that checks an answer, compiled by cargo.
 
-use std::fs;
+use std::fs::{self, DirEntry};
 use std::io::{IsTerminal as _, Write as _, stderr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::bail;
@@ -45,7 +45,7 @@ pub fn program_of(
     wanted: &dyn Fn() -> bool,
 ) -> anyhow::Result<Result<PathBuf, Outcome>> {
     let target = &exercise.name;
-    let mut command = cargo(&tree.root);
+    let mut command = cargo();
     command.args(["build", "--release", "--package", PACKAGE, "--bin", target]);
     compile(tree, command, target, &fingerprint.text(), speed, wanted)
 }
@@ -76,12 +76,13 @@ pub fn compile(
 
 /// Prints how long the first build of the package takes.
 fn announce_the_first(tree: &Tree) {
-    let fingerprints = tree.target.join("release").join(".fingerprint");
-    let is_of_package = |name: &str| name.starts_with(&format!("{PACKAGE}-"));
-    let was_built = fs::read_dir(fingerprints).is_ok_and(|folders| {
-        folders.flatten().any(|folder| is_of_package(&folder.file_name().to_string_lossy()))
-    });
-    if !was_built {
+    let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten();
+    let of_package =
+        |entry: DirEntry| entry.file_name().to_string_lossy().starts_with(&format!("{PACKAGE}-"));
+    let was_built = |folder: &Path| entries(&folder.join("release/.fingerprint")).any(of_package);
+    // A build for a target that the settings name has a folder of its own.
+    let of_targets = || entries(&tree.build).any(|target| was_built(&target.path()));
+    if !was_built(&tree.build) && !of_targets() {
         let (shared, alone) = MINUTES;
         let minutes = counted(alone + shared.div_ceil(available_cores()), "minute");
         let cores = counted(available_cores(), "core");

@@ -3,7 +3,7 @@
 //! The crate `cargo_metadata` needs a feature of serde_json, with which the stages would be compiled again.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -15,11 +15,12 @@ use crate::process::{Group, How, Printed};
 
 pub const NO_CARGO: &str = "cargo cannot be started; it comes with Rust and has to be on the PATH";
 
-/// The cargo that has started this tool.
-pub fn cargo(folder: &Path) -> Command {
+/// The cargo that has started this tool, for every command in the folder of the user: there, relative paths in the settings have
+/// the meaning that they have for the user.
+pub fn cargo() -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let mut command = Command::new(program);
-    command.current_dir(folder).stdin(Stdio::null());
+    command.stdin(Stdio::null());
     forget_cargo(&mut command);
     command
 }
@@ -37,16 +38,16 @@ pub fn forget_cargo(command: &mut Command) {
     }
 }
 
-pub fn metadata(folder: &Path) -> anyhow::Result<Value> {
-    let mut command = cargo(folder);
+pub fn metadata() -> anyhow::Result<Value> {
+    let mut command = cargo();
     command.args(["metadata", "--no-deps", "--format-version=1"]);
     let output = command.output().context(NO_CARGO)?;
     if !output.status.success() {
+        // The message may have several lines, the last of them with the remedy.
         let told = String::from_utf8_lossy(&output.stderr);
-        let told = told.lines().next().unwrap_or("without a word").trim_start_matches("error: ");
-        match told.contains("could not find `Cargo.toml`") {
-            true => bail!("{HERE}: {told}"),
-            false => bail!("cargo metadata failed: {told}"),
+        match told.trim().trim_start_matches("error: ") {
+            told if told.contains("could not find `Cargo.toml`") => bail!("{HERE}: {told}"),
+            told => bail!("cargo metadata failed: {told}"),
         }
     }
     serde_json::from_slice(&output.stdout).context("what cargo metadata answers")

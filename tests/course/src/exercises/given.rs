@@ -44,23 +44,28 @@ pub fn original(tree: &Tree, exercise: &Exercise) -> anyhow::Result<(Vec<u8>, bo
         return Ok((text, true));
     }
     let check = format!("checks/{}.rs", exercise.name);
-    let commit = git(tree, &["log", "-1", "--format=%H", "--", &check])?;
+    let commit = git(tree, &["rev-list", "--max-count=1", "HEAD", "--", &check])?;
     let commit = String::from_utf8_lossy(&commit).trim().to_owned();
-    Ok((git(tree, &["show", &format!("{commit}:./{}.rs", exercise.name)])?, false))
+    let text = git(tree, &["cat-file", "blob", &format!("{commit}:./{}.rs", exercise.name)])?;
+    Ok((text, false))
 }
 
 /// The exercises whose check is not the original, each with the command that restores its check.
 pub fn edited_checks(tree: &Tree) -> Vec<(&Exercise, String)> {
-    let changed = git(tree, &["diff", "--name-only", "--relative", "HEAD", "--", "checks"]);
-    let changed = String::from_utf8(changed.unwrap_or_default()).unwrap_or_default();
+    // A file that was only written again is no change after a refresh.
+    let _ = git(tree, &["update-index", "-q", "--refresh"]);
+    let changed = ["diff-index", "-z", "--name-only", "--relative", "HEAD", "--", "checks"];
+    let changed = String::from_utf8(git(tree, &changed).unwrap_or_default()).unwrap_or_default();
     let restoring = |exercise: &Exercise| {
         let (check, copy) = (exercise.check(), copy_of(tree, &exercise.check()));
         let (path, from) = (tree.relative(&check), tree.relative(&copy));
-        let of_check = |line: &str| check.ends_with(line);
+        let of_check = |path: &str| !path.is_empty() && check.ends_with(path);
         match copy.exists() {
             true if fs::read(&copy).ok() == fs::read(&check).ok() => None,
             true => Some(format!("cp {from} {path}")),
-            false if changed.lines().any(of_check) => Some(format!("git checkout HEAD -- {path}")),
+            false if changed.split('\0').any(of_check) => {
+                Some(format!("git checkout HEAD -- {path}"))
+            }
             false => None,
         }
     };
@@ -79,13 +84,22 @@ fn copy_of(tree: &Tree, path: &Path) -> PathBuf {
     tree.root.join(FOLDER).join("given").join(inside)
 }
 
-/// The output of git, run in the folder of the exercises: the checkout may be a part of a repository. Fails when it prints nothing.
+/// The output of git, run in the folder of the exercises: the checkout may be a part of a repository. The commands are those for
+/// scripts, whose output no setting of the user changes. Fails with all of git's message, which may have a remedy, and when git
+/// prints nothing.
 fn git(tree: &Tree, words: &[&str]) -> anyhow::Result<Vec<u8>> {
-    let answer = Command::new("git").args(words).current_dir(&tree.package).output();
-    let answer = answer.context("git cannot be started")?;
+    let mut command = Command::new("git");
+    command.args(words).current_dir(&tree.package);
+    // A hook of git, and a shell in it, name a repository, which need not be the checkout.
+    for variable in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"] {
+        command.env_remove(variable);
+    }
+    let answer = command.output().context("git cannot be started")?;
     if !answer.status.success() || answer.stdout.is_empty() {
-        let why = String::from_utf8_lossy(&answer.stderr);
-        bail!("git does not have it: {}", why.lines().next().unwrap_or("no commit"));
+        match String::from_utf8_lossy(&answer.stderr).trim() {
+            "" => bail!("git has no commit with it"),
+            why => bail!("git: {why}"),
+        }
     }
     Ok(answer.stdout)
 }

@@ -42,7 +42,7 @@ pub fn run(tree: &Tree, arguments: &RunArguments) -> anyhow::Result<()> {
     }
     let list = tree.target.join("mine").join("answers.rs");
     let (action, main) = (("build", Program::Mine), modules::mine(answers));
-    let command = modules::command(tree, action, &list, &modules, &main)?;
+    let command = modules::command(action, &list, &modules, &main)?;
     let (target, fingerprint) = (Program::Mine.name(), fingerprints.join(" "));
     let built = build::compile(tree, command, target, &fingerprint, Speed::OfTheAnswer, &|| true)?;
     match built {

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use harness::report::file;
 
 use super::cargo::cargo;
-use super::tree::{PACKAGE, Tree};
+use super::tree::PACKAGE;
 
 /// A program of the package, as cargo's flag names it: of all known answers, or of the learner's.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +53,6 @@ pub struct Module<'a> {
 /// Makes a command that compiles answers into one program, or lints them: `action` is `build` or `clippy`. `main` is the
 /// expression that the program evaluates. Writes the program to the file `list`. Modules of one exercise are neighbours.
 pub fn command(
-    tree: &Tree,
     (action, program): (&str, Program),
     list: &Path,
     modules: &[Module<'_>],
@@ -74,7 +73,7 @@ pub fn command(
             .and_then(|()| file::write(list, |file| file.write_all(text.as_bytes())))
             .with_context(|| list.display().to_string())?;
     }
-    let mut command = cargo(&tree.root);
+    let mut command = cargo();
     command.args([action, "--release", "--package", PACKAGE, program.flag(), program.name()]);
     command.env(CANDIDATES, list);
     Ok(command)

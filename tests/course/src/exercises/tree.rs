@@ -25,6 +25,8 @@ pub struct Tree {
     pub root: PathBuf,
     pub package: PathBuf,
     pub target: PathBuf,
+    /// The folder of cargo's intermediate files: `target`, unless the user's settings name another one.
+    pub build: PathBuf,
     pub edition: String,
     /// In the order of the package's manifest. Never empty.
     pub exercises: Vec<Exercise>,
@@ -41,7 +43,7 @@ pub struct Exercise {
 impl Tree {
     /// Finds the workspace upwards from the current folder, and its exercises.
     pub fn find() -> anyhow::Result<Self> {
-        let metadata = cargo::metadata(Path::new("."))?;
+        let metadata = cargo::metadata()?;
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
         let root = PathBuf::from(text(&metadata["workspace_root"]));
@@ -63,8 +65,10 @@ impl Tree {
         if exercises.is_empty() {
             bail!("the package `{PACKAGE}` names no program `NAME` with the path \"NAME.rs\"");
         }
-        let target = text(&metadata["target_directory"]).into();
-        Ok(Self { root, package: folder, target, edition: text(&package["edition"]), exercises })
+        let [target, build] =
+            ["target_directory", "build_directory"].map(|name| text(&metadata[name]).into());
+        let edition = text(&package["edition"]);
+        Ok(Self { root, package: folder, target, build, edition, exercises })
     }
 
     /// The exercise with this name, or the only exercise with this topic (`ring`), beginning (`ch01_p`) or part (`entropy`).

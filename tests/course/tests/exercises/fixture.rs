@@ -216,13 +216,20 @@ impl Checkout {
 
     /// Makes a repository, and commits everything: some readers keep answers in git.
     pub fn commit(&self, message: &str) {
+        self.commit_under(Path::new("/dev/null"), message);
+    }
+
+    /// Does the same under these settings of the user.
+    pub fn commit_under(&self, settings: &Path, message: &str) {
         let identity = ["-c", "user.name=reader", "-c", "user.email=reader@example.org"];
         let commit = ["commit", "--quiet", "--message", message];
         for words in [&["init", "--quiet"][..], &["add", "--all"], &commit] {
             let mut git = std::process::Command::new("git");
             git.args(identity).args(words).current_dir(self.path(""));
-            git.env("GIT_CONFIG_GLOBAL", "/dev/null");
-            assert!(git.output().unwrap().status.success(), "{words:?}");
+            git.env("GIT_CONFIG_GLOBAL", settings);
+            let ended = git.output().unwrap();
+            let said = String::from_utf8_lossy(&ended.stderr);
+            assert!(ended.status.success(), "{words:?}: {said}");
         }
     }
 

@@ -72,6 +72,16 @@ fn what_cargo_fails_at_is_not_the_answers_fault() {
 
 #[cfg(unix)]
 #[test]
+fn the_remedy_of_cargo_is_below_its_error() {
+    let checkout = Checkout::new();
+    let cargo = checkout.path("cargo");
+    stand_in(&cargo, "printf 'error: no toolchain\nhelp: install one\n' >&2; exit 1").unwrap();
+    let failed = checkout.tool(&["list"]).env("CARGO", cargo).assert().code(1).stdout("");
+    failed.stderr(diff("error: cargo metadata failed: no toolchain\nhelp: install one\n"));
+}
+
+#[cfg(unix)]
+#[test]
 fn a_pipe_in_an_answers_place_is_refused() {
     let checkout = Checkout::new();
     let file = checkout.path("tests/exercises/ch01_sum.rs");

@@ -43,7 +43,7 @@ pub(super) fn command(
         mains.collect::<String>(),
         capstones(tree, answers)
     );
-    modules::command(tree, (action, Program::Verify), list, &modules, &main)
+    modules::command((action, Program::Verify), list, &modules, &main)
 }
 
 /// The capstone with our solutions, if this workspace has one: candidates such as `mine from_ch02`.
