@@ -14,7 +14,7 @@ use std::sync::Mutex;
 use serde::Serialize;
 use tempfile::NamedTempFile;
 
-use super::line;
+use super::{Blocking, line};
 use crate::lock::locked;
 
 /// The end of every temporary name.
@@ -60,7 +60,7 @@ pub fn write(
     content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
     let written_to = |file: &File| {
-        let mut file = BufWriter::new(file);
+        let mut file = BufWriter::new(Blocking(file));
         content(&mut file)?;
         file.flush()
     };
@@ -215,7 +215,7 @@ impl LazyFile {
 
     /// Writes some bytes. Fails when the file cannot be written.
     pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let written = self.open().and_then(|file| file.write_all(bytes));
+        let written = self.open().and_then(|file| Blocking(file).write_all(bytes));
         written.map_err(|error| flag_error(self.flag, &self.path, &error))
     }
 

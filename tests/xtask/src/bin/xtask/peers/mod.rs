@@ -10,7 +10,6 @@ mod programs;
 pub(crate) mod table;
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -23,7 +22,7 @@ use devices::{DeviceKind, DevicePlan, available_cores};
 use harness::cli::{UsageError, name_of};
 use harness::interrupt;
 use harness::report::summary::Versions;
-use harness::report::{file, line};
+use harness::report::{error_line, file, line};
 use itertools::Itertools as _;
 use ours::Precision;
 use programs::{Measured, Programs};
@@ -253,9 +252,7 @@ fn take_turns(
             };
             let (what, threads, side) = (&comparison.what, comparison.threads(), &side.label);
             let turn = format!("turn {turn} of {alternations}");
-            // A closed standard error is no reason to stop.
-            let _ =
-                writeln!(std::io::stderr(), "{what}, threads {threads}, {turn}: {side} {result}");
+            error_line(format_args!("{what}, threads {threads}, {turn}: {side} {result}"));
         }
     }
     Ok(outcomes)
