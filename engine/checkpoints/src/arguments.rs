@@ -3,13 +3,14 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use candle_core::Tensor;
 use clap::{Args, ValueEnum};
 use harness::cli::{UsageError, whole};
 use harness::records::TrainerState;
 use harness::report::{file, thousands};
 
 use crate::folder::{LOCK, PREFIX, SUFFIX, check, checkpoints};
-use crate::{Configuration, Error, MOST_EPOCHS};
+use crate::{Configuration, Error, MOST_EPOCHS, not_finite};
 
 /// Where a run keeps its checkpoints, and whether it resumes from one. A program flattens `Option<Checkpoints>`.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
@@ -83,6 +84,23 @@ impl Checkpoints {
         let last = (state.batches, state.epoch()) == of;
         let is_due = step.is_multiple_of(self.every) || last || state.sums.interrupts > 0;
         is_due.then(|| self.folder.join(format!("{PREFIX}{step:08}{SUFFIX}")))
+    }
+
+    /// Refuses the tensors of a checkpoint if one is infinite or NaN: no run could go on from there. The error names the last
+    /// checkpoint, which stays.
+    pub fn check_finite(&self, path: &Path, tensors: &[(String, Tensor)]) -> Result<(), Error> {
+        let found = not_finite(tensors.iter().map(|(name, tensor)| (name, tensor)));
+        let Some(name) = found.map_err(|error| Error::Unusable(error.to_string()))? else {
+            return Ok(());
+        };
+        let last = self.newest().ok().flatten();
+        let last = last.map_or("no checkpoint was written before".to_owned(), |path| {
+            format!("the last checkpoint stays: {}", path.display())
+        });
+        Err(Error::NotFinite(format!(
+            "{} is not written, because {name} is not finite, most likely because the learning rate is too large; {last}",
+            path.display()
+        )))
     }
 
     /// Returns the file of the newest checkpoint in the folder. Fails when the folder cannot be read.

@@ -10,7 +10,7 @@ use std::{fs, io};
 
 use base16ct::HexDisplay;
 use candle_core::safetensors::load_buffer;
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use harness::records::TrainerState;
 use harness::report::{counted, file};
 use safetensors::tensor::{SafeTensors, View as _};
@@ -83,6 +83,23 @@ pub(crate) fn write(
 }
 // ANCHOR_END: write
 
+/// Returns the name of the first tensor with a number that is infinite or NaN. The tensors may be on any device.
+pub fn not_finite<'a>(
+    tensors: impl IntoIterator<Item = (&'a String, &'a Tensor)>,
+) -> candle_core::Result<Option<&'a str>> {
+    for (name, tensor) in tensors {
+        // Of a finite number the product is zero, and of any other it is NaN. The device adds the products.
+        let has_numbers = tensor.dtype().is_float() && tensor.elem_count() > 0;
+        if has_numbers {
+            let products = tensor.detach().affine(0.0, 0.0)?.sum_all()?;
+            if products.to_dtype(DType::F64)?.to_scalar::<f64>()?.is_nan() {
+                return Ok(Some(name));
+            }
+        }
+    }
+    Ok(None)
+}
+
 /// Reads a checkpoint. Fails when the file cannot be read or is damaged, and refuses another version of the format.
 pub(crate) fn read(path: &Path) -> Result<Checkpoint, Error> {
     let damaged = |reason: &dyn Display| Error::damaged(path, reason);
@@ -112,6 +129,10 @@ pub(crate) fn read(path: &Path) -> Result<Checkpoint, Error> {
             )));
         }
         _ => return Err(damaged(&"its content is not the content that was written")),
+    }
+    // An earlier version may have written it after the weights ran away.
+    if let Some(name) = not_finite(&tensors).map_err(|error| damaged(&error))? {
+        return Err(damaged(&format_args!("{name} is not finite")));
     }
     let Header { state, configuration, .. } =
         serde_json::from_str(header).map_err(|error| damaged(&error))?;
@@ -253,6 +274,31 @@ mod tests {
             let mut flipped = bytes.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
             refused(&flipped, &format!("bit {bit}"));
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_that_is_not_finite_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("checkpoint");
+        let largest = Tensor::new(&[f32::MAX, -f32::MAX, 1e-45], &Device::Cpu).unwrap();
+        let whole = Tensor::new(&[u32::MAX, 0], &Device::Cpu).unwrap();
+        let empty = Tensor::zeros((0, 3), DType::F64, &Device::Cpu).unwrap();
+        let mut tensors = vec![("c", largest), ("d", whole), ("e", empty)];
+        let read = |tensors: &[(&str, Tensor)]| {
+            let named = tensors.iter().map(|(name, it)| ((*name).to_owned(), it.clone()));
+            write(&path, &state(0.1), &configuration(), &named.collect::<Vec<_>>()).unwrap();
+            read(&path).map(|(state, ..)| state).map_err(|error| error.to_string())
+        };
+        assert_eq!(read(&tensors), Ok(state(0.1)));
+        for (value, dtype) in
+            [(f64::NAN, DType::F32), (f64::INFINITY, DType::F64), (f64::NEG_INFINITY, DType::BF16)]
+        {
+            let value = Tensor::new(&[[1.0, value], [2.0, 3.0]], &Device::Cpu).unwrap();
+            tensors.truncate(3);
+            tensors.push(("mean/f", value.to_dtype(dtype).unwrap()));
+            let error = read(&tensors).unwrap_err();
+            assert!(error.ends_with("checkpoint is damaged: mean/f is not finite"), "{error}");
         }
     }
 

@@ -28,7 +28,12 @@ const CASES: [Case; 5] = [
         a_failed_allocation,
         says_the_limit,
     ),
-    ("an_empty_variable_does_not_disable_colour", "NO_COLOR= exec \"$@\"", no_color_is_unset, succeeds),
+    (
+        "an_empty_variable_does_not_disable_colour",
+        "NO_COLOR= exec \"$@\"",
+        no_color_is_unset,
+        succeeds,
+    ),
     ("a_variable_disables_colour", "NO_COLOR=0 exec \"$@\"", no_color_is_set, succeeds),
 ];
 

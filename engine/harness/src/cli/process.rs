@@ -107,7 +107,8 @@ pub fn conclude(outcome: anyhow::Result<()>) -> ExitCode {
 pub fn report_error(error: &anyhow::Error) -> u8 {
     if let Some(help) = error.downcast_ref::<clap::Error>().filter(|error| !error.use_stderr()) {
         let text = help.render();
-        let text = if console::colors_enabled() { text.ansi().to_string() } else { text.to_string() };
+        let text =
+            if console::colors_enabled() { text.ansi().to_string() } else { text.to_string() };
         // Standard output may be closed.
         let _ = line(text.trim_end());
     }

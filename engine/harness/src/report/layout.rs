@@ -9,7 +9,7 @@ use itertools::Itertools as _;
 use super::line;
 
 /// The most columns of a line.
-const WIDEST: usize = 80;
+pub(crate) const WIDEST: usize = 80;
 
 /// The fewest columns that a text is laid out for.
 const NARROWEST: usize = 40;
@@ -46,6 +46,15 @@ pub fn wrapped(text: &str, columns: usize) -> String {
         lines.collect_vec().join("\n")
     };
     text.lines().map(of_line).join("\n")
+}
+
+/// Breaks a text behind a label into lines of at most `columns` characters. The text goes on below itself, in at least as many
+/// columns as the label has.
+pub fn labelled(label: &str, text: &str, columns: usize) -> String {
+    let before = width(label);
+    let text = wrapped(text, columns.max(2 * before) - before);
+    let text = text.replace('\n', &format!("\n{:before$}", ""));
+    format!("{label}{text}").trim_end().to_owned()
 }
 
 /// The number of characters, which all have the width of one column.
@@ -175,6 +184,15 @@ mod tests {
         assert_eq!(wrapped(text, 12), "  one two\n  three four\nfive");
         assert_eq!(wrapped("a-word-that-is-longer than", 10), "a-word-that-is-longer\nthan");
         assert_eq!(wrapped("", 10), "");
+    }
+
+    #[test]
+    fn a_text_behind_a_label_goes_on_below_itself() {
+        assert_eq!(labelled("· a  ", "one two three", 80), "· a  one two three");
+        assert_eq!(labelled("· a  ", "one two three", 13), "· a  one two\n     three");
+        // Without room for both, the text has the width of its label.
+        assert_eq!(labelled("· a  ", "one two three", 3), "· a  one\n     two\n     three");
+        assert_eq!(labelled("· a  ", "", 80), "· a");
     }
 
     fn table() -> Table {

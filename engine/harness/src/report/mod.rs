@@ -17,7 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) use file::remove_partial_files;
 pub use format::{accuracy, counted, joined, listed, number, seconds, shown_rows, thousands};
-pub use layout::{Table, columns, paragraph, terminal_columns, wrapped};
+pub(crate) use layout::WIDEST;
+pub use layout::{Table, columns, labelled, paragraph, terminal_columns, wrapped};
 pub use progress::{Report, progress_bar};
 use rustix::event::{PollFd, PollFlags, poll};
 
