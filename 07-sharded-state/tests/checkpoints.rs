@@ -108,7 +108,8 @@ impl Run {
     fn keeping(&self, folder: &Path) -> Self {
         let configuration = Configuration(vec![("model".to_owned(), "a network".to_owned())]);
         let folder = folder.to_owned();
-        let checkpoints = Checkpoints { folder, every: 1, keep: 3, resume: None, configuration };
+        let checkpoints =
+            Checkpoints { folder, every: 1, keep: 3, resume: None, scale: 1, configuration };
         Self { checkpoints: Some(checkpoints), ..self.clone() }
     }
 
@@ -566,7 +567,7 @@ fn a_set_of_another_run_is_refused_with_the_difference() {
     assert_eq!(momentum, "of momentum none, this run's is 0.9");
     let options = TrainOptions { learning_rate: 0.02, ..OPTIONS };
     let rate = told(&Run { options, ..begun.clone() });
-    assert_eq!(rate, "of learning rate 0.01, this run's is 0.02");
+    assert_eq!(rate, "of learning rate 0.01, this run's is 0.02: resume with --lr 0.01");
     // What changes no number may change.
     let other =
         Run { strategy: Strategy { prefetches: false, recomputes: Some(2), ..ZERO3 }, ..begun };

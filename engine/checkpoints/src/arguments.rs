@@ -38,6 +38,10 @@ pub struct Checkpoints {
           requires = "checkpoint")]
     pub resume: Option<Resume>,
 
+    /// The program multiplies `--batch-size` and `--lr` by this number before it trains: the devices, under the linear rule.
+    #[arg(skip = 1_usize)]
+    pub scale: usize,
+
     /// The settings of the run, which a checkpoint stores. A checkpoint with other settings is refused.
     #[arg(skip)]
     pub configuration: Configuration,
@@ -70,7 +74,7 @@ impl Checkpoints {
         let usable = match path.is_dir() {
             true => file::check(&path.join(LOCK)),
             false if path.exists() => Err(io::Error::other("this is not a folder")),
-            false => can_be_made(path),
+            false => file::check_folder(path),
         };
         let refused = |error| Error::Refused(format!("{}: {error}", path.display()));
         let checked = usable.map_err(refused).and_then(|()| check(path, self.resume));
@@ -107,13 +111,6 @@ impl Checkpoints {
     pub fn newest(&self) -> Result<Option<PathBuf>, Error> {
         Ok(checkpoints(&self.folder)?.pop().map(|(_, path)| path))
     }
-}
-
-/// Checks that a folder can be made: makes and removes one of another name in the part of the path that exists.
-fn can_be_made(folder: &Path) -> io::Result<()> {
-    let exists = |path: &&Path| path.as_os_str().is_empty() || path.symlink_metadata().is_ok();
-    let above = folder.ancestors().find(exists).filter(|above| !above.as_os_str().is_empty());
-    tempfile::tempdir_in(above.unwrap_or(Path::new(".")))?.close()
 }
 
 #[cfg(test)]

@@ -3,14 +3,15 @@
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::{ExitCode, exit};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 use std::{env, fmt, thread};
 
 use itertools::Itertools as _;
 use serde::{Deserialize, Serialize};
 use signal_hook::{consts::SIGXFSZ, flag};
 
+use crate::interrupt::Interrupted;
 use crate::launcher::{self, MEETING};
 use crate::machine::DATA_FOLDER;
 use crate::report::{StdoutClosed, error_line, line, remove_partial_files};
@@ -135,6 +136,44 @@ pub fn give_up(error: &anyhow::Error) {
     }
 }
 
+/// Does work that comes before the first line of a run. On a terminal, work of more than a second is announced as `activity`, such as
+/// `drawing images`. Ctrl-C ends the process with one line. Fails when the system refuses to report signals.
+pub fn before_a_run<T>(activity: &str, work: impl FnOnce() -> T) -> io::Result<T> {
+    interrupt::watch()?;
+    let (working, done) = channel::<()>();
+    Ok(thread::scope(|scope| {
+        let accompany = move || accompany(activity, &done);
+        // Without another thread, the work is done in silence.
+        let _ = thread::Builder::new().spawn_scoped(scope, accompany);
+        let result = work();
+        drop(working);
+        result
+    }))
+}
+
+/// Watches work until the other end of `done` is dropped.
+fn accompany(activity: &str, done: &Receiver<()>) {
+    /// A signal waits so long at most.
+    const LOOK: Duration = Duration::from_millis(50);
+    /// Work of this length seems stuck.
+    const SILENT: Duration = Duration::from_secs(1);
+    let begun = Instant::now();
+    let mut is_silent = io::stderr().is_terminal();
+    loop {
+        let has_ended = done.recv_timeout(LOOK) != Err(RecvTimeoutError::Timeout);
+        if interrupt::requested() {
+            return give_up(&Interrupted(activity.to_owned()).into());
+        }
+        if has_ended {
+            return;
+        }
+        if is_silent && begun.elapsed() >= SILENT {
+            error_line(format_args!("{activity} …"));
+            is_silent = false;
+        }
+    }
+}
+
 /// Ends this process, one of several, with exit code 1. Prints the reason, and calls `end_job`, which may end the others.
 #[expect(clippy::disallowed_methods, reason = "ends a job in which nothing can return")]
 pub fn end_process(reason: &str, end_job: impl FnOnce() + Send + 'static) -> ! {
@@ -180,6 +219,8 @@ impl ErrorReport {
             (if refusal.is_some() { 2 } else { 0 }, refusal)
         } else if error.is::<UsageError>() {
             (2, Some(error.to_string()))
+        } else if error.is::<Interrupted>() {
+            (interrupt::exit_code().unwrap_or(1), Some(error.to_string()))
         } else if is_stdout_closed(error) {
             (0, None)
         } else {

@@ -20,13 +20,17 @@ use crate::lock::locked;
 /// The end of every temporary name.
 pub const PARTIAL: &str = ".partial";
 
-/// Checks that `path` can be written, and leaves nothing behind. Fails as writing would.
+/// Checks that `path` can be written, and leaves nothing behind. Fails as writing would. Writing makes folders that are missing.
 pub fn check(path: &Path) -> io::Result<()> {
     if is_special(path) {
         // Opening and closing a FIFO would end its reader.
         return Ok(());
     }
     let path = &follow_links(path);
+    if !folder_of(path).exists() {
+        path.file_name().ok_or(ErrorKind::InvalidInput)?;
+        return check_folder(folder_of(path));
+    }
     if path.exists() {
         OpenOptions::new().append(true).open(path)?;
     } else {
@@ -38,13 +42,34 @@ pub fn check(path: &Path) -> io::Result<()> {
     create_partial(path).map(drop)
 }
 
-/// Whether two paths name one file, which need not exist.
+/// Checks that a folder can be made: makes and removes one of another name in the part of the path that exists. Fails as making the
+/// folder would.
+pub fn check_folder(folder: &Path) -> io::Result<()> {
+    let exists = |path: &&Path| path.as_os_str().is_empty() || path.symlink_metadata().is_ok();
+    let above = folder.ancestors().find(exists).filter(|above| !above.as_os_str().is_empty());
+    let made = tempfile::tempdir_in(above.unwrap_or(Path::new(".")));
+    made.and_then(tempfile::TempDir::close).map_err(without_path)
+}
+
+/// The system's error, without the temporary name that `tempfile` adds: the user did not choose that name.
+fn without_path(error: io::Error) -> io::Error {
+    let text = error.to_string();
+    match text.split_once(" at path ") {
+        Some((reason, _)) => io::Error::new(error.kind(), reason),
+        None => error,
+    }
+}
+
+/// Whether two paths name one file, which need not exist, and neither need its folder.
 pub fn is_same_file(first: &Path, second: &Path) -> bool {
     let [resolved, other] = [first, second].map(|path| {
         let path = follow_links(path);
-        Some(folder_of(&path).canonicalize().ok()?.join(path.file_name()?))
+        let known = path.ancestors().skip(1).find_map(|above| {
+            let folder = if above.as_os_str().is_empty() { Path::new(".") } else { above };
+            Some((folder.canonicalize().ok()?, path.strip_prefix(above).ok()?))
+        });
+        known.map(|(folder, rest)| folder.join(rest))
     });
-    // A path in a folder that is missing cannot be written.
     if resolved.is_some() && other.is_some() { resolved == other } else { first == second }
 }
 
@@ -68,6 +93,7 @@ pub fn write(
         return written_to(&file);
     }
     let path = &follow_links(path);
+    fs::create_dir_all(folder_of(path))?;
     let partial = create_partial(path)?;
     written_to(partial.as_file())?;
     // Before the rename: after a loss of power the name must not lead to content that is not on the disk.
@@ -128,7 +154,7 @@ fn create_partial(path: &Path) -> io::Result<NamedTempFile> {
     let is_taken = all.contains(&folder.join(&name).with_added_extension(&PARTIAL[1..]));
     let mut builder = tempfile::Builder::new();
     builder.prefix(&name).suffix(PARTIAL).rand_bytes(if is_taken { 6 } else { 0 });
-    let partial = builder.make_in(folder, |partial| File::create(partial))?;
+    let partial = builder.make_in(folder, |partial| File::create(partial)).map_err(without_path)?;
     if let Ok(older) = fs::metadata(path) {
         // File systems without permissions refuse.
         let _ = partial.as_file().set_permissions(older.permissions());
@@ -229,6 +255,7 @@ impl LazyFile {
         let file = match self.file.take() {
             Some(file) => file,
             None => {
+                fs::create_dir_all(folder_of(&follow_links(&self.path)))?;
                 // Append: every line goes to the end, even if another process writes there, too.
                 let file = OpenOptions::new().append(true).create(true).open(&self.path)?;
                 let older = if self.resumes { fs::read(&self.path)? } else { Vec::new() };
@@ -302,8 +329,33 @@ mod tests {
         let long = folder.path().join("n".repeat(250));
         let longer = folder.path().join("n".repeat(300));
         for nowhere in [folder.path(), &path.join("below a file"), Path::new(""), &long, &longer] {
-            assert!(check(nowhere).is_err(), "{}", nowhere.display());
+            let error = check(nowhere).expect_err("nothing can be written there").to_string();
+            // A user has not chosen a temporary name.
+            assert!(!error.contains(PARTIAL) && !error.contains(".tmp"), "{error}");
         }
+        if cfg!(target_os = "linux") {
+            // No user may write there.
+            for nowhere in ["/proc/picture", "/proc/new/picture", "/proc/new/folder/picture"] {
+                let error = check(Path::new(nowhere)).expect_err(nowhere).to_string();
+                assert!(error.ends_with(")") && !error.contains("/proc"), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_folder_that_is_missing_is_made_with_the_file_and_not_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join("new/below").join(name);
+        check(&path("picture")).unwrap();
+        assert!(is_same_file(&path("picture"), &folder.path().join("./new/below/picture")));
+        assert!(!is_same_file(&path("picture"), &path("metrics")));
+        let mut metrics = LazyFile::new("--metrics", &path("metrics")).unwrap();
+        assert_eq!(files_in(&folder), 0);
+        write(&path("picture"), |file| file.write_all(b"drawn")).unwrap();
+        assert_eq!(fs::read(path("picture")).unwrap(), b"drawn");
+        fs::remove_dir_all(folder.path().join("new")).unwrap();
+        metrics.append(b"measured").unwrap();
+        assert_eq!(fs::read(path("metrics")).unwrap(), b"measured");
     }
 
     #[test]

@@ -203,6 +203,24 @@ mod tests {
         table
     }
 
+    /// Each table has room for the names alone and for the first number, and so fits.
+    #[test]
+    fn no_table_is_wider_than_its_terminal() {
+        let mut wide = Table::new("strategy").column("all", 0).column("s/step", 0);
+        for rank in 1..6 {
+            wide = wide.column("para-\nmeters", rank);
+        }
+        let row = ["ZeRO 3 + prefetch + recompute", "46.2", "0.13"].into_iter();
+        wide.row(row.chain(["1,024.5"; 5]).map(str::to_owned));
+        for most in 32..=100 {
+            for table in [table(), table().indented(4), wide.clone(), wide.clone().indented(2)] {
+                let text = table.text(most);
+                let widest = text.lines().map(width).max();
+                assert!(widest <= Some(most), "{most} columns:\n{text}");
+            }
+        }
+    }
+
     #[test]
     fn a_table_leaves_out_what_matters_least_and_gives_names_lines_of_their_own() {
         let whole = "                        idle\n\
