@@ -6,7 +6,7 @@ use std::ffi::c_long;
 use std::hint::black_box;
 use std::io::{Read as _, Write, pipe};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 use std::{fs, thread};
 
@@ -46,7 +46,8 @@ fn main() {
         return;
     }
     if let Ok(child) = env::var(CHILD) {
-        let mut cases = CASES.iter().map(|(name, _, work, _)| (*name, *work)).chain([PRINTS]);
+        let cases = CASES.iter().map(|(name, _, work, _)| (*name, *work)).chain([PRINTS]);
+        let mut cases = cases.chain(WAITS.map(|(name, work, _)| (name, work)));
         return cases.find(|(name, _)| *name == child).expect("a case has this name").1();
     }
     let this = env::current_exe().expect("this program has a path");
@@ -61,6 +62,41 @@ fn main() {
         gets_every_byte(Command::new(&this).env(CHILD, name), is_slow);
     }
     println!("test {name} ... ok");
+    for (name, _, announced) in WAITS {
+        is_announced(Command::new(&this).env(CHILD, name), announced);
+        println!("test {name} ... ok");
+    }
+}
+
+/// Children whose work before a run takes a while, and what they print on a terminal.
+const WAITS: [(&str, fn(), &str); 2] = [
+    ("slow_work_is_announced_on_a_terminal", || waits(1500), "drawing images …"),
+    ("quick_work_is_not", || waits(100), ""),
+];
+
+fn waits(milliseconds: u64) {
+    cli::prepare();
+    let work = || thread::sleep(Duration::from_millis(milliseconds));
+    cli::before_a_run("drawing images", work).expect("signals are reported");
+}
+
+/// Starts a child with a pipe, and then at a terminal of its own.
+fn is_announced(child: &mut Command, announced: &str) {
+    const TERMINAL: &str = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)";
+    let text = |output: Output| {
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8([output.stdout, output.stderr].concat()).expect("text")
+    };
+    assert_eq!(text(child.output().expect("this program can be started")), "");
+    let probe = Command::new("python3").args(["-c", "import pty; pty.openpty()"]).output();
+    if !probe.is_ok_and(|answer| answer.status.success()) {
+        return println!("SKIPPED: there is no Python that can make a terminal");
+    }
+    let mut at_a_terminal = Command::new("python3");
+    at_a_terminal.args(["-c", TERMINAL]).arg(child.get_program()).stdin(Stdio::null());
+    let variables = child.get_envs().filter_map(|(name, value)| Some((name, value?)));
+    let told = at_a_terminal.envs(variables).output().expect("Python can be started");
+    assert_eq!(text(told).trim(), announced);
 }
 
 /// The first line on standard output, and the line that follows on both streams.

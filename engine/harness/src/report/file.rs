@@ -476,8 +476,10 @@ mod tests {
         begun().append(b"").unwrap();
         assert_eq!(read(), "");
         let mut nowhere = begun();
-        drop(folder);
+        fs::remove_dir_all(&folder).unwrap();
+        fs::write(&folder, "a file").unwrap();
         let message = nowhere.append(b"").unwrap_err().to_string();
+        fs::remove_file(&folder).unwrap();
         let names = message.starts_with("--metrics ") && message.contains("metrics.jsonl: ");
         assert!(names, "{message}");
     }
