@@ -11,7 +11,6 @@ use datasets::{CLASS_NAMES, CLASSES, Dataset, contact_sheet};
 use devices::DeviceArguments;
 use devices::{ComputeDevice, DeviceKind, DevicePlan};
 use harness::cli::{self, ReportArguments, UsageError};
-use harness::interrupt;
 use harness::records::TrainOptions;
 use harness::report::{file, line, paragraph};
 use harness::statistics::median;

@@ -8,11 +8,11 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf, absolute};
+use std::path::{Component, Path, PathBuf, absolute};
 use std::sync::Mutex;
 
 use serde::Serialize;
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempDir};
 
 use super::{Blocking, line};
 use crate::lock::locked;
@@ -27,9 +27,16 @@ pub fn check(path: &Path) -> io::Result<()> {
         return Ok(());
     }
     let path = &follow_links(path);
-    if !folder_of(path).exists() {
-        path.file_name().ok_or(ErrorKind::InvalidInput)?;
-        return check_folder(folder_of(path));
+    let folder = folder_of(path);
+    if !folder.exists() {
+        let missing = folder.strip_prefix(existing(folder)).unwrap_or(folder);
+        if missing.components().any(|part| part == Component::ParentDir) {
+            // Such a path may lead to the file of another flag once the folder is made. This fails: a part is missing.
+            folder.canonicalize()?;
+        }
+        let made = temporary_in(folder)?;
+        let name = path.file_name().ok_or(ErrorKind::InvalidInput)?;
+        return create_partial(&made.path().join(name)).map(drop);
     }
     if path.exists() {
         OpenOptions::new().append(true).open(path)?;
@@ -42,13 +49,21 @@ pub fn check(path: &Path) -> io::Result<()> {
     create_partial(path).map(drop)
 }
 
-/// Checks that a folder can be made: makes and removes one of another name in the part of the path that exists. Fails as making the
-/// folder would.
+/// Checks that a folder can be made, and leaves nothing behind. Fails as making the folder would.
 pub fn check_folder(folder: &Path) -> io::Result<()> {
+    temporary_in(folder)?.close()
+}
+
+/// The longest part of a path that exists. An empty path is the current folder.
+fn existing(path: &Path) -> &Path {
     let exists = |path: &&Path| path.as_os_str().is_empty() || path.symlink_metadata().is_ok();
-    let above = folder.ancestors().find(exists).filter(|above| !above.as_os_str().is_empty());
-    let made = tempfile::tempdir_in(above.unwrap_or(Path::new(".")));
-    made.and_then(tempfile::TempDir::close).map_err(without_path)
+    path.ancestors().find(exists).unwrap_or(path)
+}
+
+/// Makes a folder of a temporary name in the part of a path that exists.
+fn temporary_in(folder: &Path) -> io::Result<TempDir> {
+    let above = Some(existing(folder)).filter(|above| !above.as_os_str().is_empty());
+    tempfile::tempdir_in(above.unwrap_or(Path::new("."))).map_err(without_path)
 }
 
 /// The system's error, without the temporary name that `tempfile` adds: the user did not choose that name.
@@ -272,8 +287,6 @@ impl LazyFile {
 mod tests {
     use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, symlink};
 
-    use tempfile::TempDir;
-
     use super::*;
 
     fn files_in(folder: &TempDir) -> usize {
@@ -349,6 +362,10 @@ mod tests {
         check(&path("picture")).unwrap();
         assert!(is_same_file(&path("picture"), &folder.path().join("./new/below/picture")));
         assert!(!is_same_file(&path("picture"), &path("metrics")));
+        // Once `new` is made, this is another name of a file outside of it.
+        let outside = folder.path().join("new/../picture");
+        assert_eq!(check(&outside).unwrap_err().kind(), ErrorKind::NotFound);
+        assert!(check(&path(&"n".repeat(250))).is_err(), "no room for the longer name");
         let mut metrics = LazyFile::new("--metrics", &path("metrics")).unwrap();
         assert_eq!(files_in(&folder), 0);
         write(&path("picture"), |file| file.write_all(b"drawn")).unwrap();
