@@ -34,10 +34,6 @@ fn a_command_for_the_tool_itself_is_not_listed() {
     let told = starts_with("error: a command is missing, one of: verify, peers, book, outputs, ")
         .and(ends_with("sharded, release-notes (`cargo xtask --help` says what they do)\n"));
     tool(&[]).assert().code(2).stdout("").stderr(told);
-    let other = tool(&["peers-our"]).assert().code(2).stdout("");
-    other.stderr(
-        starts_with("error: unrecognized subcommand 'peers-our'").and(contains("peers-ours").not()),
-    );
     tool(&["--help"]).assert().success().stdout(contains("peers-ours").not());
 }
 
