@@ -11,7 +11,6 @@ use datasets::{CLASS_NAMES, CLASSES, Dataset, contact_sheet};
 use devices::DeviceArguments;
 use devices::{ComputeDevice, DeviceKind, DevicePlan};
 use harness::cli::{self, ReportArguments, UsageError};
-use harness::interrupt;
 use harness::records::TrainOptions;
 use harness::report::{file, line, paragraph};
 use harness::statistics::median;
@@ -64,6 +63,10 @@ struct Arguments {
     #[command(flatten)]
     device: DeviceArguments,
 
+    /// Refused, unless it is 1: other programs of the course have this flag.
+    #[arg(long, hide = true, value_name = "K", value_parser = DeviceArguments::parse_devices)]
+    devices: Option<usize>,
+
     #[command(flatten)]
     reports: ReportArguments,
 
@@ -75,6 +78,12 @@ struct Arguments {
 impl Arguments {
     /// The plan for the one device, on which the layers can run.
     fn plan(&self) -> Result<DevicePlan, UsageError> {
+        if let Some(devices) = self.devices.filter(|&devices| devices > 1) {
+            return Err(UsageError::new(format_args!(
+                "--devices {devices}: this program trains on one device; cargo run --release -p scratch-data-parallel -- \
+                 --devices {devices} trains LeNet on several"
+            )));
+        }
         let on_a_gpu = || {
             UsageError::new("--layers plain: plain layers run on the CPU only; use --device cpu")
         };
@@ -119,7 +128,6 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         return write_contact_sheet(path, &setup.data.train);
     }
 
-    interrupt::watch()?;
     let headline = setup.headline("LeNet");
     paragraph(&headline)?;
     setup.notes(&plan).try_for_each(|note| paragraph(format_args!("note: {note}")))?;
@@ -187,7 +195,7 @@ mod tests {
 
     #[test]
     fn every_flag_is_about_training_or_goes_with_a_contact_sheet() {
-        let goes = ["data", "train_size", "test_size", "contact_sheet"];
+        let goes = ["data", "train_size", "test_size", "devices", "contact_sheet"];
         let command = Arguments::command();
         // Flags that an environment variable can set are left out. They name the location and the
         // source of data.

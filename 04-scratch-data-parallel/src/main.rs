@@ -110,7 +110,6 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     let mut setup =
         arguments.train.prepare(&arguments.reports, devices, devices, &footprint, None)?;
     let mut outputs = std::mem::take(&mut setup.outputs);
-    interrupt::watch()?;
     let headline = setup.headline("LeNet");
     paragraph(&headline)?;
     setup.notes(&plan).try_for_each(|note| paragraph(format_args!("note: {note}")))?;

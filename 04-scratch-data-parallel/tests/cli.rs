@@ -331,7 +331,7 @@ fn what_makes_no_sense_is_refused() {
         (&["--lr", "NaN"], "a learning rate is a positive number"),
         (&["--epochs", "0"], "a whole number from 1 to"),
         (&["--data", "/no/such/folder"], "there is no such folder"),
-        (&["--metrics", "/no/such/folder/m"], "--metrics /no/such/folder/m"),
+        (&["--metrics", "/dev/null/m"], "--metrics /dev/null/m"),
         (&["--algorithm", "native"], "--algorithm native: there is no native all-reduce here"),
         (&["--algorithm", "star"], "possible values: one-shot, naive, tree, ring, native"),
         (&["--shards", "8", "--algorithm", "ring"], "--algorithm ring adds up in an order"),

@@ -87,7 +87,6 @@ fn run(mut flags: Arguments) -> Result<()> {
     let footprint = Footprint { batches: devices as f64, ..footprint };
     let setup =
         flags.train.prepare(&ReportArguments::default(), devices, devices, &footprint, None)?;
-    interrupt::watch()?;
     paragraph(setup.headline(&format!("ResNet-18 of width {width}")))?;
     let notes = setup.notes(&plan).map(str::to_owned).chain(sizing::note(narrow, part));
     notes.into_iter().try_for_each(|note| paragraph(format_args!("note: {note}")))?;

@@ -14,8 +14,8 @@ use concise_wrapper::recorder::record;
 use concise_wrapper::slow_link::SlowNetwork;
 use concise_wrapper::train::Trained;
 use concise_wrapper::{DataParallel, Ddp, Error, Model, Store, replicas, train};
+use harness::cli;
 use harness::report::{Report, trace};
-use harness::{cli, interrupt};
 use model_state::weights_hash::WeightsHash;
 use plan::{Prepared, Run};
 
@@ -28,7 +28,6 @@ fn main() -> ExitCode {
 fn run() -> anyhow::Result<()> {
     let timeout = |flags: &Arguments| flags.launch.timeout();
     let (launch, mut prepared) = Launch::begin(timeout, Prepared::new)?;
-    interrupt::watch()?;
     let mut outputs = std::mem::take(&mut prepared.setup.outputs);
     let (finished, made) = launch.make_runs(
         (&prepared.headline(), &prepared.notes),

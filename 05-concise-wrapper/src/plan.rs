@@ -57,7 +57,10 @@ pub(crate) struct Run {
 impl Prepared {
     /// Checks the flags against each other and against the machine, then loads the data.
     pub(crate) fn new(mut flags: Arguments, launch: &Launch) -> anyhow::Result<Self> {
-        let (devices, world_size) = launch.plan(&flags.launch.each, flags.launch.devices)?;
+        // A process that a launcher has started is one of several ranks.
+        let alone = flags.wrapper == WrapperKind::Single && launch.processes().is_none();
+        let devices = flags.launch.devices.or(alone.then_some(1));
+        let (devices, world_size) = launch.plan(&flags.launch.each, devices)?;
         flags.check(launch, world_size)?;
         let precision = flags.train.dtype;
         if precision == DType::BF16 {
@@ -135,7 +138,8 @@ impl Prepared {
     /// The checkpoints of a run, if it has any, with the settings that the training loop does not know.
     pub(crate) fn checkpoints(&self, run: &Run) -> Option<Checkpoints> {
         let checkpoints = self.flags.checkpoints.clone().filter(|_| run.main)?;
-        Some(Checkpoints { configuration: self.settings(run), ..checkpoints })
+        let scale = if self.flags.scale == Scale::Linear { run.world_size } else { 1 };
+        Some(Checkpoints { scale, configuration: self.settings(run), ..checkpoints })
     }
 
     /// The settings of a run that decide its numbers, besides those of the training loop.

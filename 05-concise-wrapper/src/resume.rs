@@ -87,6 +87,21 @@ pub(crate) fn state_of(weights: &Weights, optimizer: &dyn Optimizer) -> Result<S
     Ok(values.chain(optimizer.state(weights)?).collect())
 }
 
+/// Writes a checkpoint. All ranks call this together. If a tensor is infinite or NaN on a rank, no rank writes. That rank fails with
+/// the name of the tensor. The other ranks fail because that rank has stopped.
+pub(crate) fn write(
+    store: &dyn Store,
+    folder: Option<&Folder>,
+    (file, state): (&Path, &TrainerState),
+    model: &impl Model,
+    optimizer: &dyn Optimizer,
+) -> Result<(), Error> {
+    let tensors = state_of(model.weights(), optimizer)?;
+    store.flags().check_finite(file, &tensors)?;
+    model.rank().map_or(Ok(()), |rank| rank.barrier())?;
+    store.write(folder, (file, state), &tensors)
+}
+
 /// Where checkpoints are. These methods are of a model that rank 0 has whole. All ranks call them together, each with
 /// all tensors that a step changes there. Rank 0 alone has the folder.
 pub trait Store {

@@ -19,7 +19,7 @@ use crate::{Error, Store, resume};
 /// the first step, after each update, and at the end: `|_| Ok(())` observes nothing.
 ///
 /// Returns the first failure of a step, an evaluation, a checkpoint, a report or `observe`. Fails when the loss is not finite,
-/// or ranks were not started alike.
+/// the state of a checkpoint is not, or ranks were not started alike.
 pub fn train(
     model: &impl Model,
     data: &LoadedData,
@@ -40,7 +40,7 @@ pub fn train(
     let keep = |state: Option<&TrainerState>, optimizer: &dyn Optimizer| {
         let (Some(store), Some(state)) = (checkpoints, state) else { return Ok(()) };
         let Some(file) = store.flags().due(state, length) else { return Ok(()) };
-        store.write(folder.as_ref(), (&file, state), &resume::state_of(weights, optimizer)?)
+        resume::write(store, folder.as_ref(), (&file, state), model, optimizer)
     };
     observe(Progress { steps, last: None })?;
 

@@ -11,8 +11,8 @@ use arguments::Arguments;
 use concise_wrapper::launch::Launch;
 use concise_wrapper::{Error, Model as _};
 use devices::ComputeDevice;
+use harness::cli;
 use harness::report::{Report, trace};
-use harness::{cli, interrupt};
 use model_parallel::execute::{Executor, Settings};
 use model_parallel::mesh::Axis;
 use model_parallel::runs::{Trained, Training};
@@ -29,8 +29,7 @@ fn run() -> anyhow::Result<()> {
     let timeout = |flags: &Arguments| flags.common.launch.timeout();
     let (launch, prepared) = Launch::begin(timeout, Prepared::new)?;
     let Some(mut prepared) = prepared else { return Ok(()) };
-    interrupt::watch()?;
-    prepared.cut_by_cost(&launch)?;
+    cli::before_a_run("measuring the layers", || prepared.cut_by_cost(&launch))??;
     let mut outputs = std::mem::take(&mut prepared.training.setup.outputs);
     let headline = prepared.training.headline();
     let (outcomes, made) = launch.make_runs(

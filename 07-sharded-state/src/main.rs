@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use arguments::Arguments;
 use concise_wrapper::launch::Launch;
 use concise_wrapper::slow_link::SlowNetwork;
-use harness::{cli, interrupt};
+use harness::cli;
 use plan::Prepared;
 use train::train_rank;
 
@@ -25,8 +25,7 @@ fn run() -> anyhow::Result<()> {
     let timeout = |flags: &Arguments| flags.common.launch.timeout();
     let (launch, prepared) = Launch::begin(timeout, Prepared::new)?;
     let Some(mut prepared) = prepared else { return Ok(()) };
-    interrupt::watch()?;
-    launch.agree(prepared.predict())?;
+    launch.agree(cli::before_a_run("measuring the units", || prepared.predict())?)?;
     let mut outputs = std::mem::take(&mut prepared.training.setup.outputs);
     let headline = prepared.training.headline();
     let (outcomes, made) = launch.make_runs(

@@ -12,7 +12,7 @@ use checkpoints::{Checkpoints, Configuration, Resume};
 use concise_wrapper::counted::Counted;
 use concise_wrapper::model::Step;
 use concise_wrapper::optimizer::Optimizer;
-use concise_wrapper::weights::Weights;
+use concise_wrapper::weights::{self, Weights};
 use concise_wrapper::{Error, Model, Store, train};
 use datasets::source::LoadedData;
 use datasets::{CLASSES, Dataset, PIXELS, SAMPLE};
@@ -24,6 +24,7 @@ use model_parallel::layers::Layers;
 use model_parallel::mesh::Mesh;
 use model_parallel::{Checked, Executor, UNBOUNDED, check};
 use ops::difference::largest_difference;
+use ops::update::overwrite;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::thread::Rank;
 use sharded_state::{Sets, Sharded, Sharing, Strategy};
@@ -49,6 +50,8 @@ enum End {
     Interrupt(usize),
     /// As Ctrl-C in the evaluation after this step.
     InterruptEvaluation(usize),
+    /// The update of this step makes a number of the last rank infinite. The loss of the step is ordinary.
+    RunAway(usize),
     /// Each step takes a while.
     Kill,
 }
@@ -105,7 +108,8 @@ impl Run {
     fn keeping(&self, folder: &Path) -> Self {
         let configuration = Configuration(vec![("model".to_owned(), "a network".to_owned())]);
         let folder = folder.to_owned();
-        let checkpoints = Checkpoints { folder, every: 1, keep: 3, resume: None, configuration };
+        let checkpoints =
+            Checkpoints { folder, every: 1, keep: 3, resume: None, scale: 1, configuration };
         Self { checkpoints: Some(checkpoints), ..self.clone() }
     }
 
@@ -257,6 +261,10 @@ impl<M: Model> Model for Watched<'_, M> {
         }
         self.steps.set(self.steps.get() + 1);
         let step = self.model.step(batch, optimizer, rate)?;
+        if self.end == End::RunAway(self.steps.get()) && rank.rank() + 1 == rank.world_size() {
+            let weights::Named { tensor, .. } = &self.model.weights().parameters[0];
+            overwrite(&tensor.detach(), &tensor.affine(0.0, f64::INFINITY)?)?;
+        }
         let mut sums = step.sums.read()?;
         sums.interrupts += u64::from(self.end == End::Interrupt(self.steps.get()));
         self.losses.borrow_mut().push(sums.loss);
@@ -351,6 +359,29 @@ fn after_ctrl_c_there_is_a_set() {
                 close(&rest, &undisturbed, 1e-10, &format!("{end:?} {strategy:?} {ranks}"));
             }
         }
+    }
+}
+
+/// The run keeps one set, and a chunk of the last rank is infinite after step 3.
+#[test]
+fn no_rank_writes_a_set_when_a_chunk_is_not_finite_and_the_last_set_stays() {
+    for (strategy, ranks) in [(ZERO1, 1), (ZERO1, 3), (ZERO3, 2), (DDP, 2)] {
+        let begun = Run { ranks, ..run(strategy, Updates::AdamW) };
+        let folder = TempDir::new().unwrap();
+        let mut keeping = Run { end: End::RunAway(3), ..begun.keeping(folder.path()) };
+        keeping.checkpoints.as_mut().unwrap().keep = 1;
+        let error = keeping.train().unwrap_err();
+        let [refused, last] = [3, 2].map(|step| index(folder.path(), step));
+        let (refused, last) = (refused.display(), last.display());
+        assert!(error.contains(&format!("{refused} is not written, because ")), "{error}");
+        let end = format!(
+            " is not finite, most likely because the learning rate is too large; the last checkpoint stays: {last}"
+        );
+        assert!(error.ends_with(&end), "{error}");
+        let of_others = |name: &String| name != "lock" && !name.starts_with("step-00000002.");
+        assert!(!names(folder.path()).iter().any(of_others), "{:?}", names(folder.path()));
+        let rest = begun.resume(folder.path(), Resume::LatestValid).unwrap();
+        same(&rest, &begun.train().unwrap(), &format!("{strategy:?} {ranks}"));
     }
 }
 
@@ -536,7 +567,7 @@ fn a_set_of_another_run_is_refused_with_the_difference() {
     assert_eq!(momentum, "of momentum none, this run's is 0.9");
     let options = TrainOptions { learning_rate: 0.02, ..OPTIONS };
     let rate = told(&Run { options, ..begun.clone() });
-    assert_eq!(rate, "of learning rate 0.01, this run's is 0.02");
+    assert_eq!(rate, "of learning rate 0.01, this run's is 0.02: resume with --lr 0.01");
     // What changes no number may change.
     let other =
         Run { strategy: Strategy { prefetches: false, recomputes: Some(2), ..ZERO3 }, ..begun };

@@ -133,6 +133,54 @@ fn a_signal_ends_with_the_results_so_far(signal: &str, exit_code: i32) {
     assert_eq!((&summary["kind"], &summary["interrupted"]), (&"summary".into(), &true.into()));
 }
 
+/// A mirror that takes the connection and never answers: the program waits for it, and has printed nothing.
+#[cfg(unix)]
+#[test]
+fn ctrl_c_before_the_first_line_ends_with_a_word() {
+    let mirror = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = format!("http://{}", mirror.local_addr().expect("an address"));
+    let folder = tempfile::tempdir().expect("a folder");
+    for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
+        let mut run = with_default_sigint(env!("CARGO_BIN_EXE_single-gpu"));
+        run.args(["--data=fashion-mnist", "--data-mirrors", &address, "--data-dir"]);
+        let run = run.arg(folder.path()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let run = run.expect("a process");
+        let connection = mirror.accept().expect("the program asks for a file");
+        let begun = std::time::Instant::now();
+        send(signal, &run);
+        let ended = run.wait_with_output().expect("an end");
+        let error = "error: interrupted while reading Fashion-MNIST: nothing was trained\n";
+        assert_eq!(String::from_utf8_lossy(&ended.stderr), error);
+        assert_eq!((ended.status.code(), &*ended.stdout), (Some(code), &[][..]));
+        assert!(begun.elapsed() < std::time::Duration::from_secs(10));
+        drop(connection);
+        assert_eq!(files(folder.path()), [""; 0]);
+    }
+}
+
+#[test]
+fn more_than_one_device_is_refused_with_the_program_that_has_them() {
+    let told =
+        contains("error: --devices 2: this program trains on one device; cargo run --release -p ")
+            .and(contains("scratch-data-parallel -- --devices 2 trains LeNet on several\n"));
+    single_gpu(&["--devices=2"]).assert().code(2).stdout("").stderr(told);
+    single_gpu(&[&SMALL[..], &["--devices=1"]].concat()).assert().success();
+}
+
+#[test]
+fn a_folder_that_is_missing_is_made_for_the_files_of_a_run() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [plot, metrics] = ["new/below/p.svg", "other/m.jsonl"].map(|name| folder.path().join(name));
+    let mut run = single_gpu(&SMALL);
+    run.arg("--plot").arg(&plot).arg("--metrics").arg(&metrics).assert().success();
+    assert!(plot.is_file() && metrics.is_file());
+    // A refused run makes none.
+    let other = folder.path().join("refused/p.svg");
+    single_gpu(&["--batch-size=0", "--plot"]).arg(&other).assert().code(2);
+    single_gpu(&["--data=/nowhere", "--plot"]).arg(&other).assert().code(2);
+    assert!(!folder.path().join("refused").exists());
+}
+
 /// A script's background job ignores Ctrl-C.
 #[cfg(target_os = "linux")]
 #[test]

@@ -76,6 +76,14 @@ fn one_device_then_two_with_twice_the_batch_and_rate() {
         .stdout(contains("ddp: 2 replicas ended with the same weights"));
 }
 
+/// The default number of devices is 2 for the other wrappers.
+#[test]
+fn without_a_wrapper_one_device_trains_by_default() {
+    let plain = wrapper(&[&SMALL[..], &["--wrapper=single"]].concat()).assert().success();
+    let one = contains("\none device: batch 16, lr 0.1\n").count(1);
+    plain.stdout(one.and(contains("on 2 devices").not()).and(contains("ddp").not()));
+}
+
 /// Where each device has a batch of its own, that may have fewer images than there are devices.
 #[test]
 fn a_batch_of_one_device_may_be_small() {

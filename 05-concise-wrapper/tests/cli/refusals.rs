@@ -84,7 +84,10 @@ fn a_run_that_cannot_fit_is_refused_with_both_numbers() {
 #[test]
 fn what_makes_no_sense_is_refused_in_one_line() {
     let refusals: [(&[&str], &str); 31] = [
-        (&["--wrapper=single"], "--wrapper single trains on one device: add --devices 1"),
+        (
+            &["--wrapper=single", "--devices=2"],
+            "--wrapper single trains on one device: add --devices 1",
+        ),
         (&["--wrapper=data-parallel", "--shards=4"], "are about DDP's all-reduce"),
         (&["--wrapper=data-parallel", "--bucket-mb=1"], "are about DDP's all-reduce"),
         (&["--wrapper=data-parallel", "--timeline=t.svg"], "--timeline draws a step of the ranks"),

@@ -1,5 +1,6 @@
 //! Runs that go on from a checkpoint, and those that may not.
 
+use predicates::prelude::PredicateBooleanExt as _;
 use predicates::str::contains;
 use serde_json::Value;
 
@@ -70,4 +71,50 @@ fn metrics_go_on_with_a_run() {
     // The last checkpoint was written before the first epoch was tested: its line comes again.
     assert_eq!(both[2..4], [first[0].clone(), (Value::from("epoch"), Value::from(2))]);
     assert_eq!(both.len(), 5);
+}
+
+/// Each of two devices has a batch of 16, so the run has batches of 32 and twice the rate. A user who resumes types other values.
+#[test]
+fn a_run_with_other_flags_names_the_flag_and_the_value_to_type() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoint = format!("--checkpoint={}", folder.path().join("run").display());
+    let run = |batch: &str, rate: &str, more: &[&str]| {
+        let own = ["--epochs=", "--batch-size=", "--lr="];
+        let small = SMALL.into_iter().filter(|flag| !own.iter().any(|own| flag.starts_with(own)));
+        let mut command = wrapper(&small.collect::<Vec<_>>());
+        command.args(["--devices=2", "--epochs=1", "--batch-size", batch, "--lr", rate]);
+        command.arg(&checkpoint).args(more).assert()
+    };
+    run("16", "0.05", &[]).success();
+    for (batch, rate, remedy) in [
+        ("8", "0.05", "is of batch size 32, this run's is 16: resume with --batch-size 16\n"),
+        ("16", "0.2", "is of learning rate 0.1, this run's is 0.4: resume with --lr 0.05\n"),
+    ] {
+        run(batch, rate, &["--resume"]).code(1).stderr(contains(remedy));
+    }
+    run("16", "0.05", &["--resume"]).success();
+}
+
+/// The first update makes weights infinite, and no checkpoint is written.
+#[test]
+fn weights_that_are_not_finite_are_not_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run");
+    let small = SMALL.into_iter().filter(|flag| !flag.starts_with("--lr="));
+    for devices in ["--devices=1", "--devices=2"] {
+        let mut command = wrapper(&small.clone().collect::<Vec<_>>());
+        command.args([
+            devices,
+            "--scale=none",
+            "--lr=1e300",
+            "--checkpoint-every=1",
+            "--checkpoint",
+        ]);
+        let told = contains("step-00000001.safetensors is not written, because ")
+            .and(contains("the learning rate is too large; no checkpoint was written before\n"))
+            .and(contains("\n").count(1));
+        command.arg(&path).assert().code(1).stderr(told);
+        let written = std::fs::read_dir(&path).unwrap().map(|it| it.unwrap().file_name());
+        assert_eq!(written.collect::<Vec<_>>(), ["lock"]);
+    }
 }

@@ -17,7 +17,7 @@ fn flags_that_make_no_sense_are_told_once() {
         (&["--shards=2"], "2 shards cannot be shared out over 3 devices"),
         (&["--slow-link=25"], "for --slow-link and other wrappers, start this program by itself"),
         (&["--epochs=none"], "invalid value 'none' for '--epochs <N>'"),
-        (&["--metrics=/nowhere/at/all"], "--metrics /nowhere/at/all"),
+        (&["--metrics=/dev/null/at/all"], "--metrics /dev/null/at/all"),
     ];
     for (flags, says) in refusals {
         let Some(mut job) = processes(3) else { return };

@@ -37,7 +37,7 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         (&["--export=l.csv"], "--export writes one list, and there are 5 schedules: take one"),
         (&["--schedule=gpipe,1f1b", "--export=l.csv"], "there are 2 schedules: take one"),
         (&["--schedule=1f1b", "--export=l.svg"], "the flag writes a CSV file, not .svg; use l.csv"),
-        (&["--schedule=1f1b", "--export=/nowhere/l.csv"], "--export /nowhere/l.csv"),
+        (&["--schedule=1f1b", "--export=/dev/null/l.csv"], "--export /dev/null/l.csv"),
         (&["--schedule=1f1b", "--export=a", "--gantt=a"], "--gantt and --export both name a"),
         (&["--gantt=a.svg", "--plot=a.svg"], "--plot and --gantt both name a.svg"),
         (&["--schedule=gpipe,1f1b,gpipe"], "--schedule names GPipe twice"),
@@ -90,7 +90,7 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         (&["--widths=5", "--model=lenet"], "--widths is about --model dense"),
         (&["--width=5"], "--width is about --model resnet18"),
         (&["--widths=0"], "a whole number from 1 to 65,536 is expected"),
-        (&["--gantt=/nowhere/at/all.svg"], "--gantt /nowhere/at/all.svg"),
+        (&["--gantt=/dev/null/at/all.svg"], "--gantt /dev/null/at/all.svg"),
         (&["--train-size=0"], "invalid value '0' for '--train-size"),
         (&["--timeout=0"], "invalid value '0' for '--timeout"),
     ] {
@@ -146,10 +146,10 @@ fn what_cannot_be_drawn_is_refused() {
     ] {
         refused(&["--draw", of_training], "cannot be used with");
     }
-    refused(&["--draw", "--gantt=/nowhere/at/all.svg"], "--gantt /nowhere/at/all.svg");
+    refused(&["--draw", "--gantt=/dev/null/at/all.svg"], "--gantt /dev/null/at/all.svg");
     refused(&["--draw", "--gantt=a.png"], "the flag writes an SVG picture");
     refused(&["--draw", "--export=l.csv"], "--export writes one list, and there are 3 schedules");
-    refused(&["--draw", "--schedule=1f1b", "--export=/nowhere/l.csv"], "--export /nowhere/l.csv");
+    refused(&["--draw", "--schedule=1f1b", "--export=/dev/null/l.csv"], "--export /dev/null/l.csv");
 }
 
 #[test]

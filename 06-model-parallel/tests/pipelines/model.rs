@@ -97,8 +97,14 @@ fn a_stage_has_no_checkpoints() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().join("checkpoints");
     let configuration = Configuration::default();
-    let checkpoints =
-        Checkpoints { folder: folder.clone(), every: 1, keep: 1, resume: None, configuration };
+    let checkpoints = Checkpoints {
+        folder: folder.clone(),
+        every: 1,
+        keep: 1,
+        resume: None,
+        scale: 1,
+        configuration,
+    };
     let layers = Layers::dense(&[PIXELS, 9, CLASSES]).unwrap();
     let checked = checked(Kind::OneFOneB, 2, 2);
     let failure = on_ranks(2, |rank| {

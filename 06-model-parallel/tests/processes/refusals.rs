@@ -10,7 +10,7 @@ fn flags_that_make_no_sense_are_told_once() {
         (&["--mesh=2x2x1"], "3 processes were started, one for each device, and --devices is 4"),
         (&["--cut=1"], "--cut 1 makes 2 stages, not 3"),
         (&["--widths=2"], "dense stack 784-2-10: 2 layers cannot be cut into 3 stages"),
-        (&["--gantt=/nowhere/at/all"], "--gantt /nowhere/at/all"),
+        (&["--gantt=/dev/null/at/all"], "--gantt /dev/null/at/all"),
     ];
     for (flags, says) in refusals {
         let Some(mut job) = processes(3) else { return };

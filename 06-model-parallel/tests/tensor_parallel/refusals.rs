@@ -65,6 +65,7 @@ fn checkpoints_of_parts_are_refused() {
         every: 1,
         keep: 1,
         resume: None,
+        scale: 1,
         configuration: Configuration::default(),
     };
     let data = LoadedData { name: "noise".to_owned(), train: images(), test: images() };

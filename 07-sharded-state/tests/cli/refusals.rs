@@ -54,7 +54,7 @@ fn what_makes_no_sense_is_refused_in_one_line() {
             "--checkpoint keeps chunks of whole layers: take a mesh without parts of a layer",
         ),
         (&["--timeout=0"], "invalid value '0' for '--timeout"),
-        (&["--gantt=/nowhere/at/all.svg"], "--gantt /nowhere/at/all.svg"),
+        (&["--gantt=/dev/null/at/all.svg"], "--gantt /dev/null/at/all.svg"),
         (&["--gantt=a.png"], "the flag writes an SVG picture"),
         (&["--gantt=a.svg", "--plot=a.svg"], "--plot and --gantt both name a.svg"),
     ] {

@@ -46,7 +46,7 @@ fn what_cannot_be_is_told_once() {
     for (flags, says) in [
         (&["--devices=3"][..], "2 processes were started, one for each device, and --devices is 3"),
         (&["--slow-link=9"], "--slow-link needs a clock that all ranks read"),
-        (&["--gantt=/nowhere/at/all"], "--gantt /nowhere/at/all"),
+        (&["--gantt=/dev/null/at/all"], "--gantt /dev/null/at/all"),
     ] {
         let Some(mut job) = processes(2) else { return };
         job.args(SMALL).args(flags);

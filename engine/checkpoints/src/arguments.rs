@@ -3,13 +3,14 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use candle_core::Tensor;
 use clap::{Args, ValueEnum};
 use harness::cli::{UsageError, whole};
 use harness::records::TrainerState;
 use harness::report::{file, thousands};
 
 use crate::folder::{LOCK, PREFIX, SUFFIX, check, checkpoints};
-use crate::{Configuration, Error, MOST_EPOCHS};
+use crate::{Configuration, Error, MOST_EPOCHS, not_finite};
 
 /// Where a run keeps its checkpoints, and whether it resumes from one. A program flattens `Option<Checkpoints>`.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
@@ -36,6 +37,10 @@ pub struct Checkpoints {
     #[arg(long, value_name = "WHICH", value_enum, num_args = 0..=1, default_missing_value = "newest",
           requires = "checkpoint")]
     pub resume: Option<Resume>,
+
+    /// The program multiplies `--batch-size` and `--lr` by this number before it trains: the devices, under the linear rule.
+    #[arg(skip = 1_usize)]
+    pub scale: usize,
 
     /// The settings of the run, which a checkpoint stores. A checkpoint with other settings is refused.
     #[arg(skip)]
@@ -69,7 +74,7 @@ impl Checkpoints {
         let usable = match path.is_dir() {
             true => file::check(&path.join(LOCK)),
             false if path.exists() => Err(io::Error::other("this is not a folder")),
-            false => can_be_made(path),
+            false => file::check_folder(path),
         };
         let refused = |error| Error::Refused(format!("{}: {error}", path.display()));
         let checked = usable.map_err(refused).and_then(|()| check(path, self.resume));
@@ -85,17 +90,27 @@ impl Checkpoints {
         is_due.then(|| self.folder.join(format!("{PREFIX}{step:08}{SUFFIX}")))
     }
 
+    /// Refuses the tensors of a checkpoint if one is infinite or NaN: no run could go on from there. The error names the last
+    /// checkpoint, which stays.
+    pub fn check_finite(&self, path: &Path, tensors: &[(String, Tensor)]) -> Result<(), Error> {
+        let found = not_finite(tensors.iter().map(|(name, tensor)| (name, tensor)));
+        let Some(name) = found.map_err(|error| Error::Unusable(error.to_string()))? else {
+            return Ok(());
+        };
+        let last = self.newest().ok().flatten();
+        let last = last.map_or("no checkpoint was written before".to_owned(), |path| {
+            format!("the last checkpoint stays: {}", path.display())
+        });
+        Err(Error::NotFinite(format!(
+            "{} is not written, because {name} is not finite, most likely because the learning rate is too large; {last}",
+            path.display()
+        )))
+    }
+
     /// Returns the file of the newest checkpoint in the folder. Fails when the folder cannot be read.
     pub fn newest(&self) -> Result<Option<PathBuf>, Error> {
         Ok(checkpoints(&self.folder)?.pop().map(|(_, path)| path))
     }
-}
-
-/// Checks that a folder can be made: makes and removes one of another name in the part of the path that exists.
-fn can_be_made(folder: &Path) -> io::Result<()> {
-    let exists = |path: &&Path| path.as_os_str().is_empty() || path.symlink_metadata().is_ok();
-    let above = folder.ancestors().find(exists).filter(|above| !above.as_os_str().is_empty());
-    tempfile::tempdir_in(above.unwrap_or(Path::new(".")))?.close()
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::{fs, io};
 
 use base16ct::HexDisplay;
 use candle_core::safetensors::load_buffer;
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use harness::records::TrainerState;
 use harness::report::{counted, file};
 use safetensors::tensor::{SafeTensors, View as _};
@@ -38,16 +38,51 @@ impl Configuration {
         self.0.extend(settings.into_iter().map(|(name, value)| (name.to_owned(), value)));
     }
 
-    /// Returns the first difference between a checkpoint's settings and these, in words. A missing setting is `none`.
-    pub fn difference(&self, checkpoint: &Self) -> Option<String> {
+    /// Returns the first difference between a checkpoint's settings and these, in words, with the flag and the value that resume its
+    /// run. A missing setting is `none`. The program multiplies the batch size and the rate of the flags by `scale`.
+    pub fn difference(&self, checkpoint: &Self, scale: usize) -> Option<String> {
         self.0.iter().chain(&checkpoint.0).find_map(|(name, _)| {
             let (there, here) = (checkpoint.value(name), self.value(name));
-            (there != here).then(|| format!("is of {name} {there}, this run's is {here}"))
+            let remedy = || remedy(name, there, scale).map(|it| format!(": resume {it}"));
+            let told = || format!("is of {name} {there}, this run's is {here}");
+            (there != here).then(|| told() + &remedy().unwrap_or_default())
         })
     }
 
     fn value(&self, name: &str) -> &str {
         self.0.iter().find(|(own, _)| own == name).map_or("none", |(_, value)| value)
+    }
+}
+
+/// The flag, with its value, that gives a run this value of a setting, for settings with a flag of their own.
+fn remedy(name: &str, value: &str, scale: usize) -> Option<String> {
+    const FLAGS: [(&str, &str); 10] = [
+        ("batch size", "--batch-size"),
+        ("learning rate", "--lr"),
+        ("seed", "--seed"),
+        ("dtype", "--dtype"),
+        ("precision", "--dtype"),
+        ("training images", "--train-size"),
+        ("warm-up", "--warm-up"),
+        ("momentum", "--momentum"),
+        ("weight decay", "--weight-decay"),
+        ("shards", "--shards"),
+    ];
+    let (_, flag) = FLAGS.iter().find(|(setting, _)| *setting == name)?;
+    let typed = match name {
+        "batch size" | "learning rate" if scale > 1 => {
+            let of_one = value.parse::<f64>().ok()? / scale as f64;
+            let is_whole = name == "learning rate" || of_one.fract() == 0.0;
+            // Display prints a whole number without a point, and the shortest text of any other.
+            if is_whole { of_one.to_string() } else { format!("{value} --scale none") }
+        }
+        _ => value.to_owned(),
+    };
+    match name {
+        _ if value != "none" => Some(format!("with {flag} {typed}")),
+        "shards" => Some(format!("without {flag}")),
+        // Another optimizer has this setting.
+        _ => None,
     }
 }
 
@@ -83,6 +118,23 @@ pub(crate) fn write(
 }
 // ANCHOR_END: write
 
+/// Returns the name of the first tensor with a number that is infinite or NaN. The tensors may be on any device.
+pub fn not_finite<'a>(
+    tensors: impl IntoIterator<Item = (&'a String, &'a Tensor)>,
+) -> candle_core::Result<Option<&'a str>> {
+    for (name, tensor) in tensors {
+        // Of a finite number the product is zero, and of any other it is NaN. The device adds the products.
+        let has_numbers = tensor.dtype().is_float() && tensor.elem_count() > 0;
+        if has_numbers {
+            let products = tensor.detach().affine(0.0, 0.0)?.sum_all()?;
+            if products.to_dtype(DType::F64)?.to_scalar::<f64>()?.is_nan() {
+                return Ok(Some(name));
+            }
+        }
+    }
+    Ok(None)
+}
+
 /// Reads a checkpoint. Fails when the file cannot be read or is damaged, and refuses another version of the format.
 pub(crate) fn read(path: &Path) -> Result<Checkpoint, Error> {
     let damaged = |reason: &dyn Display| Error::damaged(path, reason);
@@ -112,6 +164,10 @@ pub(crate) fn read(path: &Path) -> Result<Checkpoint, Error> {
             )));
         }
         _ => return Err(damaged(&"its content is not the content that was written")),
+    }
+    // An earlier version may have written it after the weights ran away.
+    if let Some(name) = not_finite(&tensors).map_err(|error| damaged(&error))? {
+        return Err(damaged(&format_args!("{name} is not finite")));
     }
     let Header { state, configuration, .. } =
         serde_json::from_str(header).map_err(|error| damaged(&error))?;
@@ -198,13 +254,37 @@ mod tests {
             configuration
         };
         let run = of(&[("model", "LeNet"), ("batch size", "256"), ("seed", "1")]);
-        assert_eq!(run.difference(&run), None);
-        let difference = |checkpoint: &[(&str, &str)]| run.difference(&of(checkpoint)).unwrap();
+        assert_eq!(run.difference(&run, 1), None);
+        let difference = |checkpoint: &[(&str, &str)]| run.difference(&of(checkpoint), 1).unwrap();
         let other = [("model", "LeNet"), ("batch size", "128"), ("seed", "2")];
-        assert_eq!(difference(&other), "is of batch size 128, this run's is 256");
+        assert_eq!(
+            difference(&other),
+            "is of batch size 128, this run's is 256: resume with --batch-size 128"
+        );
         assert_eq!(difference(&other[..1]), "is of batch size none, this run's is 256");
         let more = [("model", "LeNet"), ("batch size", "256"), ("seed", "1"), ("new", "3")];
         assert_eq!(difference(&more), "is of new 3, this run's is none");
+    }
+
+    /// With three devices under the linear rule, a user types a third of the batch and of the rate.
+    #[test]
+    fn a_difference_names_the_flag_and_the_value_that_a_user_types() {
+        for (name, value, scale, expected) in [
+            ("batch size", "48", 1, Some("with --batch-size 48")),
+            ("batch size", "48", 3, Some("with --batch-size 16")),
+            ("batch size", "47", 3, Some("with --batch-size 47 --scale none")),
+            ("learning rate", "0.3", 1, Some("with --lr 0.3")),
+            ("learning rate", "0.25", 2, Some("with --lr 0.125")),
+            ("seed", "5", 3, Some("with --seed 5")),
+            ("precision", "bf16", 3, Some("with --dtype bf16")),
+            ("training images", "512", 2, Some("with --train-size 512")),
+            ("shards", "8", 1, Some("with --shards 8")),
+            ("shards", "none", 1, Some("without --shards")),
+            ("momentum", "none", 1, None),
+            ("model", "LeNet", 1, None),
+        ] {
+            assert_eq!(remedy(name, value, scale).as_deref(), expected, "{name} {value} {scale}");
+        }
     }
 
     #[test]
@@ -253,6 +333,31 @@ mod tests {
             let mut flipped = bytes.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
             refused(&flipped, &format!("bit {bit}"));
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_that_is_not_finite_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("checkpoint");
+        let largest = Tensor::new(&[f32::MAX, -f32::MAX, 1e-45], &Device::Cpu).unwrap();
+        let whole = Tensor::new(&[u32::MAX, 0], &Device::Cpu).unwrap();
+        let empty = Tensor::zeros((0, 3), DType::F64, &Device::Cpu).unwrap();
+        let mut tensors = vec![("c", largest), ("d", whole), ("e", empty)];
+        let read = |tensors: &[(&str, Tensor)]| {
+            let named = tensors.iter().map(|(name, it)| ((*name).to_owned(), it.clone()));
+            write(&path, &state(0.1), &configuration(), &named.collect::<Vec<_>>()).unwrap();
+            read(&path).map(|(state, ..)| state).map_err(|error| error.to_string())
+        };
+        assert_eq!(read(&tensors), Ok(state(0.1)));
+        for (value, dtype) in
+            [(f64::NAN, DType::F32), (f64::INFINITY, DType::F64), (f64::NEG_INFINITY, DType::BF16)]
+        {
+            let value = Tensor::new(&[[1.0, value], [2.0, 3.0]], &Device::Cpu).unwrap();
+            tensors.truncate(3);
+            tensors.push(("mean/f", value.to_dtype(dtype).unwrap()));
+            let error = read(&tensors).unwrap_err();
+            assert!(error.ends_with("checkpoint is damaged: mean/f is not finite"), "{error}");
         }
     }
 

@@ -143,7 +143,7 @@ impl Folder {
         let (epoch, batches) = (state.epoch(), state.batches);
         let ended =
             format!("is in epoch {epoch}, this run ends after {epochs}: ask for more epochs");
-        let difference = settings.configuration.difference(configuration);
+        let difference = settings.configuration.difference(configuration, settings.scale);
         if let Some(difference) = difference.or((epoch > *epochs).then_some(ended)) {
             return Err(Error::Refused(format!("checkpoint {} {difference}", path.display())));
         }
@@ -214,6 +214,7 @@ mod tests {
             every: 1,
             keep: 1,
             resume: None,
+            scale: 1,
             configuration: Configuration::default(),
         };
         let folder = |batches_per_epoch, epochs| {

@@ -13,7 +13,7 @@ use std::io;
 use std::path::Path;
 
 pub use arguments::{Checkpoints, Resume};
-pub use file::{Configuration, take};
+pub use file::{Configuration, not_finite, take};
 pub use folder::Folder;
 
 /// The largest number of epochs of a run with checkpoints. The record of an epoch takes at most 320 bytes of JSON, and twice as
@@ -29,6 +29,8 @@ pub enum Error {
     Unusable(String),
     /// The folder or the checkpoint does not suit this run. The text names the path and the first difference.
     Refused(String),
+    /// The state of a run is infinite or NaN, and was not written. The text names the first tensor and the last checkpoint.
+    NotFinite(String),
 }
 
 impl Error {

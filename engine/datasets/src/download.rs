@@ -4,7 +4,7 @@
 //! download stays in memory until its size and its checksum are right, so a download that fails leaves no file.
 
 use std::fs;
-use std::io::{self, Read as _, Write as _};
+use std::io::Read as _;
 use std::path::Path;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use ureq::{Agent, Body};
 
 use harness::images::{self, missing};
 pub use harness::images::{FASHION_MNIST, RemoteFile};
-use harness::report::{file, progress_bar, seconds};
+use harness::report::{error_line, file, progress_bar, seconds};
 
 /// How long the mirrors may take. A download that makes progress, however slowly, has no limit.
 #[derive(Clone, Copy, Debug)]
@@ -125,8 +125,7 @@ pub fn obtain(
             answered |= matches!(response, Ok(_) | Err(ureq::Error::StatusCode(_)));
             if response.is_ok() && !std::mem::replace(&mut announced, true) {
                 let into = folder.display();
-                // The download goes on when standard error has no reader.
-                let _ = writeln!(io::stderr(), "downloading {megabytes:.1} MB into {into}");
+                error_line(format_args!("downloading {megabytes:.1} MB into {into}"));
             }
             let response = response.map_err(|error| reason(error, limit));
             match response.and_then(|it| read(it.into_body(), file, limits.silence)) {

@@ -62,6 +62,16 @@ impl DataArguments {
         self.data != "auto"
     }
 
+    /// Says what [`load`](Self::load) does, as in `drawing images`.
+    pub fn activity(&self) -> String {
+        match self.data.to_str() {
+            Some("synthetic") => "drawing images".to_owned(),
+            Some("auto") => format!("reading {REAL}, or drawing images"),
+            Some("fashion-mnist") => format!("reading {REAL}"),
+            _ => format!("reading the images in {}", last_name(Path::new(&self.data))),
+        }
+    }
+
     /// Loads the images. Returns a note if drawn images replace the real ones. `fits` refuses numbers of training and test images,
     /// before any is read or drawn. Fails with the error of `fits`, and with a [`UsageError`] when a folder does not exist or lacks a file.
     pub fn load(

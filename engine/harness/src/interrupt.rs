@@ -61,6 +61,11 @@ pub fn acknowledge() {
     KNOWN.store(true, Ordering::SeqCst);
 }
 
+/// Ctrl-C has ended the program before its run began. The text is the work that was interrupted, such as `drawing images`.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("interrupted while {0}: nothing was trained")]
+pub struct Interrupted(pub String);
+
 /// The exit code of a run that a signal has ended early: 130 for Ctrl-C and 143 for `SIGTERM`. `None` without a signal.
 pub fn exit_code() -> Option<u8> {
     requested().then(|| 128 + SIGNAL.load(Ordering::SeqCst) as u8)

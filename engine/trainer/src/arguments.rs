@@ -11,7 +11,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use datasets::source::LoadedData;
 use datasets::{DataArguments, TextArguments};
 use devices::DevicePlan;
-use harness::cli::{ReportArguments, UsageError, number, whole};
+use harness::cli::{ReportArguments, UsageError, before_a_run, number, whole};
 use harness::load::Load;
 use harness::lock::locked;
 use harness::records::{EpochRecord, TrainOptions, epochs_trained, seconds_per_epoch};
@@ -179,10 +179,12 @@ impl TrainArguments {
         self.train_size.map_or(Ok(()), are_enough)?;
         let (sizes, context) = ((self.train_size, self.test_size), text.map(|(_, it)| it));
         let fits = |samples| self.check_memory(footprint, samples, context);
-        let (data, data_note) = match text {
-            Some((text, context)) => (text.load(context, sizes, fits)?, None),
-            None => self.data.load(sizes, fits)?,
+        let activity = text.map_or_else(|| self.data.activity(), |_| "reading the text".to_owned());
+        let load = || match text {
+            Some((text, context)) => Ok((text.load(context, sizes, fits)?, None)),
+            None => self.data.load(sizes, fits),
         };
+        let (data, data_note) = before_a_run(&activity, load)??;
         are_enough(data.train.len())?;
         let options = TrainOptions { epochs, batch_size, learning_rate, seed };
         let (mut outputs, load) = (reports.open()?, Mutex::new(Load::now()));

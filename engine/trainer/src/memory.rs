@@ -240,6 +240,16 @@ mod tests {
         assert!(lenet.check_for(run(420_000, 1_000_000), free(22e9)).is_err());
         // A batch has at most all images.
         assert!(lenet.check_for(run(1_000_000, 60_000), free(22e9)).is_ok());
+        // The batch of 512 images is what does not fit, so a smaller one is advised, and not more images.
+        let resnet18 = Footprint::new(NetworkSize::resnet18(64), &slices(1));
+        let message = refused(&resnet18, run(999_999, 512), 1.5e9);
+        assert!(
+            message.starts_with("--batch-size 999999 needs about 3.4 GB on 1 device"),
+            "{message}"
+        );
+        assert!(message.ends_with("take a batch of at most about 210"), "{message}");
+        assert!(resnet18.check_for(run(210, 512), free(1.5e9)).is_ok());
+        assert!(resnet18.check_for(run(999_999, 512), free(4e9)).is_ok());
         // With twice the batch, the advice is half as large.
         let twice = Footprint { batches: 2.0, ..lenet };
         assert!(refused(&twice, run(1_000_000, 1_000_000), 22e9).ends_with("about 200000"));

@@ -2,21 +2,14 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::Parser;
 use course::{divergence, doctor, exercises};
 use harness::cli;
 
 /// The learner's tool.
 #[derive(Debug, Parser)]
 #[command(name = "cargo course", bin_name = "cargo course", version)]
-#[command(override_usage = "cargo course <COMMAND>")]
-struct Arguments {
-    // clap's own error would be the whole help.
-    #[command(subcommand)]
-    command: Option<Command>,
-}
-
-#[derive(Clone, Debug, Subcommand)]
+#[command(override_usage = "cargo course <COMMAND>", arg_required_else_help = false)]
 enum Command {
     #[command(flatten)]
     Exercises(exercises::Command),
@@ -26,22 +19,12 @@ enum Command {
     Divergence(divergence::Arguments),
 }
 
-/// The error of a call without a command.
-fn which_command() -> cli::UsageError {
-    let all = Command::augment_subcommands(clap::Command::new("course"));
-    let names: Vec<&str> = all.get_subcommands().map(clap::Command::get_name).collect();
-    cli::UsageError::new(format_args!(
-        "a command is missing, one of: {} (`cargo course --help` says what they do)",
-        names.join(", ")
-    ))
-}
-
 fn main() -> ExitCode {
     cli::conclude(cli::arguments().and_then(run))
 }
 
-fn run(arguments: Arguments) -> anyhow::Result<()> {
-    match arguments.command.ok_or_else(which_command)? {
+fn run(command: Command) -> anyhow::Result<()> {
+    match command {
         Command::Exercises(command) => exercises::run(&command),
         Command::Doctor => doctor::run(),
         Command::Divergence(arguments) => divergence::run(&arguments),

@@ -23,6 +23,31 @@ fn a_bare_machine_runs_the_chapters_on_its_processor() {
     bare.stdout(told.and(contains("-- --device cuda").not()));
 }
 
+#[cfg(unix)]
+#[test]
+fn lines_fit_into_a_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    program(
+        folder.path(),
+        "nvidia-smi",
+        "echo 'Some GPU, 16 GiB, 999.1'; echo 'Another, 8 GiB, 1'",
+    );
+    program(folder.path(), "nvcc", "echo nvcc; echo 'Cuda compilation tools, release 13.0, V13.0'");
+    for path in [Path::new("/nowhere"), folder.path()] {
+        for columns in [None, Some(60), Some(80), Some(200)] {
+            let mut doctor = doctor();
+            doctor.env("PATH", path).env_remove("COLUMNS");
+            columns.map(|columns: usize| doctor.env("COLUMNS", columns.to_string()));
+            let output = doctor.assert().success().get_output().stdout.clone();
+            let output = String::from_utf8(output).unwrap();
+            let most = columns.unwrap_or(80).min(80);
+            // A path is one word, and stays whole.
+            let is_wide = |line: &&str| line.chars().count() > most && !line.contains("target/");
+            assert_eq!(output.lines().find(is_wide), None, "{columns:?}");
+        }
+    }
+}
+
 #[test]
 fn images_are_counted_and_a_malformed_file_is_told() {
     let folder = tempfile::tempdir().unwrap();
@@ -49,7 +74,12 @@ fn images_are_counted_and_a_malformed_file_is_told() {
     fs::remove_file(named_gz).unwrap();
     fs::write(path, &labels[..9]).unwrap();
     let broken = doctor().env("COURSE_DATA_DIR", folder.path()).assert().success();
-    broken.stdout(all(["– Fashion-MNIST", "ends after 1 of the 2 bytes"]));
+    // The line goes on below itself.
+    let told = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let is_told = move |text: &str| {
+        told(text).contains("ends after 1 of the 2 bytes") && text.contains("– Fashion-MNIST")
+    };
+    broken.stdout(function(is_told));
 }
 
 #[cfg(unix)]

@@ -39,13 +39,12 @@ mod sharded;
 mod training;
 
 use std::error::Error;
-use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
 use concise_wrapper::Error as ModelError;
 use harness::load::Load;
-use harness::report::paragraph;
+use harness::report::{error_line, paragraph};
 use params_and_allreduce::thread::{Cause, RankFailure};
 use scratch_data_parallel::Error as TrainError;
 
@@ -83,8 +82,7 @@ pub fn main(run: impl FnOnce() -> Run) -> ExitCode {
         Ok(Err(error)) => error.to_string(),
         Err(panic) => format!("the answer panicked: {panic}"),
     };
-    // Standard error may be closed.
-    let _ = writeln!(std::io::stderr(), "error: {}", problem.replace('\n', " "));
+    error_line(format_args!("error: {}", problem.replace('\n', " ")));
     ExitCode::FAILURE
 }
 

@@ -13,7 +13,6 @@
 //! `place` is null where the check found the failure. `todo` says that the answer came to a `todo!`.
 
 use std::fmt::Display;
-use std::io::{Write as _, stdout};
 use std::process::ExitCode;
 
 use serde_json::json;
@@ -123,8 +122,7 @@ pub fn run<A: Copy>(laws: &[Law<A>], answer: A) -> ExitCode {
 
 fn report(line: &serde_json::Value) {
     // If nobody reads standard output any more, nobody needs the report.
-    let mut stdout = stdout().lock();
-    let _ = writeln!(stdout, "\u{1e}{line}").and_then(|()| stdout.flush());
+    let _ = harness::report::line(format_args!("\u{1e}{line}"));
 }
 
 /// A candidate: the exercise, a name, and the `main` of the answer.
@@ -137,7 +135,7 @@ pub fn choose(candidates: &[Candidate]) -> ExitCode {
         arguments.starts_with(&[(*exercise).to_owned(), (*candidate).to_owned()])
     };
     let Some((.., main)) = candidates.iter().find(named) else {
-        eprintln!("no such candidate: {arguments:?}");
+        harness::report::error_line(format_args!("no such candidate: {arguments:?}"));
         return ExitCode::from(2);
     };
     main()

@@ -5,8 +5,8 @@ use std::fs;
 use checkpoints::Resume;
 use tempfile::TempDir;
 
-use super::run::{Settings, file, lenet};
-use super::watched::{Cut, Event, cut};
+use super::run::{Settings, assert_same, file, lenet, names};
+use super::watched::{Cut, Event, Watched, cut};
 use crate::prelude::*;
 
 /// A folder with the checkpoint of LeNet after step 2, and its bytes.
@@ -94,4 +94,42 @@ fn foreign_files_are_refused() {
     fs::create_dir(&path).unwrap();
     let error = settings.train(&lenet()).unwrap_err().to_string();
     assert!(error.contains("is damaged: it is no file"), "{error}");
+}
+
+/// The run keeps one checkpoint, and the update of step 4 makes weights infinite.
+#[test]
+fn a_state_that_is_not_finite_is_not_written_and_the_last_good_one_stays() {
+    let away = Cut(4, Event::RunAway);
+    let undisturbed = Settings::new().train(&lenet()).unwrap();
+    for ranks in [1, 2] {
+        let folder = TempDir::new().unwrap();
+        let mut settings = Settings::keeping(&folder).every(2);
+        settings.checkpoints.as_mut().unwrap().keep = 1;
+        let error = if ranks == 1 {
+            settings.train(&cut(lenet(), away)).unwrap_err().to_string()
+        } else {
+            // Rank 0, which writes, has finite weights.
+            let network = lenet();
+            let plan = DevicePlan::slices(ranks).unwrap();
+            let outcomes = run_ranks(&plan, WAIT, |rank| {
+                let model = Ddp::new(network.replica(rank.device())?, rank, Reduction::default())?;
+                let cut = if rank.rank() == 0 { Cut::NEVER } else { away };
+                settings.train(&Watched::new(model, |step| cut.at(step)))
+            });
+            outcomes.unwrap_err().to_string()
+        };
+        let [refused, last] = [4, 2].map(|step| settings.folder().join(file(step)));
+        let expected = format!(
+            "{} is not written, because W1 is not finite, most likely because the learning rate is too large; \
+             the last checkpoint stays: {}",
+            refused.display(),
+            last.display()
+        );
+        assert!(error.contains(&expected), "{ranks}: {error}");
+        assert_eq!(names(settings.folder()), ["lock".to_owned(), file(2)], "{ranks}");
+        let rest = settings.resume(Resume::LatestValid).train(&lenet()).unwrap();
+        if ranks == 1 {
+            assert_same(&rest, &undisturbed, "after the last good one");
+        }
+    }
 }

@@ -24,18 +24,36 @@ fn another_run_s_checkpoint_is_refused_with_the_difference() {
         refused(&other, lenet())
     };
     let precision = |dtype| refused(&settings, crate::prelude::lenet(dtype));
-    assert_eq!(precision(DType::F64), "of dtype f32, this run's is f64");
-    assert_eq!(precision(DType::BF16), "of precision f32, this run's is bf16");
+    assert_eq!(precision(DType::F64), "of dtype f32, this run's is f64: resume with --dtype f32");
+    assert_eq!(
+        precision(DType::BF16),
+        "of precision f32, this run's is bf16: resume with --dtype f32"
+    );
     let changes: [(&Change, &str); 9] = [
-        (&|run| run.options.batch_size = 8, "batch size 7, this run's is 8"),
-        (&|run| run.options.learning_rate = 0.1, "learning rate 0.05, this run's is 0.1"),
-        (&|run| run.options.seed = 6, "seed 5, this run's is 6"),
-        (&|run| run.extras.constants.momentum = 0.0, "momentum 0.9, this run's is 0.0"),
-        (&|run| run.extras.constants.weight_decay = 0.0, "weight decay 0.001, this run's is 0.0"),
+        (
+            &|run| run.options.batch_size = 8,
+            "batch size 7, this run's is 8: resume with --batch-size 7",
+        ),
+        (
+            &|run| run.options.learning_rate = 0.1,
+            "learning rate 0.05, this run's is 0.1: resume with --lr 0.05",
+        ),
+        (&|run| run.options.seed = 6, "seed 5, this run's is 6: resume with --seed 5"),
+        (
+            &|run| run.extras.constants.momentum = 0.0,
+            "momentum 0.9, this run's is 0.0: resume with --momentum 0.9",
+        ),
+        (
+            &|run| run.extras.constants.weight_decay = 0.0,
+            "weight decay 0.001, this run's is 0.0: resume with --weight-decay 0.001",
+        ),
         (&|run| *run = run.clone().adamw(), "AdamW's β₁ none, this run's is 0.9"),
-        (&|run| run.extras.warm_up = 4, "warm-up 5, this run's is 4"),
+        (&|run| run.extras.warm_up = 4, "warm-up 5, this run's is 4: resume with --warm-up 5"),
         (&|run| run.data.name = "silence".to_owned(), "data noise, this run's is silence"),
-        (&|run| run.data.train = run.data.test.clone(), "training images 16, this run's is 5"),
+        (
+            &|run| run.data.train = run.data.test.clone(),
+            "training images 16, this run's is 5: resume with --train-size 16",
+        ),
     ];
     for (change, difference) in changes {
         assert_eq!(told(change), format!("of {difference}"));
@@ -62,14 +80,15 @@ fn another_run_s_checkpoint_is_refused_with_the_difference() {
             configuration.0.retain(|(own, _)| own != name);
             configuration.extend([(name, here.to_owned())]);
         });
-        assert_eq!(further, format!("of {name} {there}, this run's is {here}"));
+        let remedy = if name == "shards" { ": resume without --shards" } else { "" };
+        assert_eq!(further, format!("of {name} {there}, this run's is {here}{remedy}"));
     }
     // Skipping such a file would be wrong too: the run is not the one that was asked for.
     let valid = told(&|run| {
         run.options.batch_size = 8;
         run.checkpoints.as_mut().unwrap().resume = Some(Resume::LatestValid);
     });
-    assert_eq!(valid, "of batch size 7, this run's is 8");
+    assert_eq!(valid, "of batch size 7, this run's is 8: resume with --batch-size 7");
 
     let folder = TempDir::new().unwrap();
     let adamw = Settings::keeping(&folder).adamw();
@@ -77,7 +96,10 @@ fn another_run_s_checkpoint_is_refused_with_the_difference() {
     let adamw = adamw.resume(Resume::Newest);
     let mut other = adamw.clone();
     other.extras.constants.weight_decay = 0.1;
-    assert_eq!(refused(&other, lenet()), "of weight decay 0.001, this run's is 0.1");
+    assert_eq!(
+        refused(&other, lenet()),
+        "of weight decay 0.001, this run's is 0.1: resume with --weight-decay 0.001"
+    );
     let other = Settings { optimizer: settings.optimizer, ..adamw };
     assert_eq!(refused(&other, lenet()), "of momentum none, this run's is 0.9");
 

@@ -68,6 +68,7 @@ impl Settings {
             every: 1000,
             keep: 3,
             resume: None,
+            scale: 1,
             configuration: Configuration(vec![("model".to_owned(), "a network".to_owned())]),
         };
         Self { checkpoints: Some(checkpoints), ..Self::new() }

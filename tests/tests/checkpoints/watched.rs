@@ -17,6 +17,8 @@ pub(crate) enum Event {
     /// As Ctrl-C in the evaluation after the step.
     InterruptEvaluation,
     Crash,
+    /// The update makes weights infinite. The loss of the step is ordinary.
+    RunAway,
 }
 
 /// An event in one step, counted from 1.
@@ -57,7 +59,10 @@ impl<M: Model, F: Fn(usize) -> Event> Model for Watched<M, F> {
         if event == Event::Crash {
             return Err(candle_core::Error::msg("crashed on purpose").into());
         }
-        let Step { sums, gradients } = self.model.backward(share)?;
+        let Step { sums, mut gradients } = self.model.backward(share)?;
+        if event == Event::RunAway {
+            gradients[0] = gradients[0].affine(0.0, f64::INFINITY)?;
+        }
         let mut sums = sums.read()?;
         sums.interrupts += u64::from(event == Event::Interrupt);
         Ok(Step { sums: sums.into(), gradients })

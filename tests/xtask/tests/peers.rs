@@ -11,7 +11,7 @@ fn mistakes_are_one_line() {
         // All is f32 there, and no step has seven images.
         (2, &["memory", "--precision", "tf32"], "nothing is measured as --only"),
         (2, &["lenet-step", "--batch", "7"], "nothing is measured as --only"),
-        (1, &["memory", "--output", "/no/such/folder/file"], "error: /no/such"),
+        (1, &["memory", "--output", "/dev/null/file"], "error: /dev/null/file"),
         (1, &["memory"], "there is no Python with PyTorch at"),
         (1, &["memory", "--python", "no-program"], "has no PyTorch that works"),
     ] {

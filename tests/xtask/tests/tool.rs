@@ -29,6 +29,14 @@ fn tool(words: &[&str]) -> Command {
     command
 }
 
+#[test]
+fn a_command_for_the_tool_itself_is_not_listed() {
+    let told = starts_with("error: a command is missing, one of: verify, peers, book, outputs, ")
+        .and(ends_with("sharded, release-notes (`cargo xtask --help` says what they do)\n"));
+    tool(&[]).assert().code(2).stdout("").stderr(told);
+    tool(&["--help"]).assert().success().stdout(contains("peers-ours").not());
+}
+
 #[cfg(unix)]
 #[test]
 fn a_signal_ends_what_the_tool_runs() {

@@ -10,6 +10,6 @@ pub use crate::machine::DATA_FOLDER;
 pub use files::{Format, JSON_LINES, ReportArguments, SVG, metrics, writable};
 pub use parse::{arguments, each_once, help_of, name_of, number, parse, whole};
 pub use process::{
-    DATA_MIRRORS, ErrorReport, ReportedElsewhere, UsageError, conclude, end_process, give_up,
-    prepare, report_error,
+    DATA_MIRRORS, ErrorReport, ReportedElsewhere, UsageError, before_a_run, conclude, end_process,
+    give_up, prepare, report_error,
 };

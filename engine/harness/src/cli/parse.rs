@@ -2,10 +2,11 @@
 
 use std::ops::{RangeBounds, RangeInclusive};
 
+use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, Command, Error, Parser, ValueEnum};
 
 use super::{UsageError, prepare};
-use crate::report::thousands;
+use crate::report::{WIDEST, thousands};
 
 /// Prepares the process and parses the command line: `main` is `cli::conclude(cli::arguments().and_then(run))`.
 pub fn arguments<A: Parser>() -> anyhow::Result<A> {
@@ -16,7 +17,23 @@ pub fn arguments<A: Parser>() -> anyhow::Result<A> {
 /// Parses the command line, in a program that has called [`prepare`]. `--help` is an error of clap's, too.
 pub fn parse<A: Parser>() -> Result<A, Error> {
     let is_short = std::env::args_os().any(|argument| argument == "-h");
-    from_matches(with_help(numbers_may_be_negative(A::command()), is_short).try_get_matches())
+    let mut command = with_help(numbers_may_be_negative(A::command()), is_short);
+    let matches = command.try_get_matches_from_mut(std::env::args_os());
+    from_matches(matches.map_err(|error| match error.kind() {
+        ErrorKind::MissingSubcommand => which_command(&command),
+        _ => error,
+    }))
+}
+
+/// The error of a call without a command. clap's own error also lists the commands that are hidden.
+fn which_command(command: &Command) -> Error {
+    let shown = command.get_subcommands().filter(|it| !it.is_hide_set());
+    let names: Vec<&str> = shown.map(Command::get_name).filter(|name| *name != "help").collect();
+    let program = command.get_bin_name().unwrap_or(command.get_name());
+    let names = names.join(", ");
+    let text =
+        format!("a command is missing, one of: {names} (`{program} --help` says what they do)");
+    Error::raw(ErrorKind::MissingSubcommand, text)
 }
 
 /// The layout of the help: the purpose, the usage, the examples, and the flags below their headings.
@@ -27,7 +44,7 @@ const HELP: &str =
 /// The examples of a program are its `before_help`, and a line below them names the command of cargo.
 fn with_help(command: Command, is_short: bool) -> Command {
     if command.has_subcommands() {
-        return command;
+        return command.max_term_width(WIDEST);
     }
     let flag = |name: &'static str, letter, action, help: &'static str| {
         let flag = Arg::new(name).long(name).short(letter).action(action).help(help);
@@ -45,7 +62,7 @@ fn with_help(command: Command, is_short: bool) -> Command {
     }
     command
         .help_template(HELP)
-        .max_term_width(80)
+        .max_term_width(WIDEST)
         .after_help("--help prints all flags, and the meaning of their values.")
         .after_long_help("")
 }

@@ -3,17 +3,18 @@
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::{ExitCode, exit};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 use std::{env, fmt, thread};
 
 use itertools::Itertools as _;
 use serde::{Deserialize, Serialize};
 use signal_hook::{consts::SIGXFSZ, flag};
 
+use crate::interrupt::Interrupted;
 use crate::launcher::{self, MEETING};
 use crate::machine::DATA_FOLDER;
-use crate::report::{StdoutClosed, remove_partial_files};
+use crate::report::{StdoutClosed, error_line, line, remove_partial_files};
 use crate::{allocator, interrupt};
 
 /// The environment variable with the web addresses of Fashion-MNIST.
@@ -61,6 +62,8 @@ pub fn prepare() {
         ("NCCL_RUNTIME_CONNECT", place.as_ref().map(|_| "0")),
         (DATA_FOLDER, None),
         (DATA_MIRRORS, None),
+        // An empty value does not count, by no-color.org; `console` counts it.
+        ("NO_COLOR", None),
     ] {
         // A shell user writes `VARIABLE= program` to run a program without the variable.
         if env::var_os(variable).is_some_and(|value| !value.is_empty()) {
@@ -104,19 +107,17 @@ pub fn conclude(outcome: anyhow::Result<()>) -> ExitCode {
 /// Reports an error on standard error, or clap's `--help` on standard output. Returns the exit code.
 pub fn report_error(error: &anyhow::Error) -> u8 {
     if let Some(help) = error.downcast_ref::<clap::Error>().filter(|error| !error.use_stderr()) {
+        let text = help.render();
+        let text =
+            if console::colors_enabled() { text.ansi().to_string() } else { text.to_string() };
         // Standard output may be closed.
-        let _ = help.print();
+        let _ = line(text.trim_end());
     }
     let ErrorReport { code, message } = ErrorReport::of(error);
     if let Some(message) = message {
-        write_line(&format!("error: {message}"));
+        error_line(format_args!("error: {message}"));
     }
     code
-}
-
-/// Writes a line to standard error, which may be closed. One call writes it, so no other process can print in between.
-fn write_line(line: &str) {
-    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
 /// Reports an error, removes half-written files and ends the program, for a `main` that cannot return because one of its threads
@@ -127,7 +128,7 @@ pub fn give_up(error: &anyhow::Error) {
     // A progress bar may be in this line.
     let new_line = if io::stderr().is_terminal() { "\n" } else { "" };
     let line = format!("{new_line}error: {}", message.unwrap_or_default());
-    at_most(STUCK_AFTER, move || write_line(&line));
+    at_most(STUCK_AFTER, move || error_line(line));
     if PREPARED.load(Ordering::SeqCst) {
         at_most(STUCK_AFTER, remove_partial_files);
         // This prints buffered output, unless the thread that never ends holds the lock of standard output.
@@ -135,11 +136,49 @@ pub fn give_up(error: &anyhow::Error) {
     }
 }
 
+/// Does work that comes before the first line of a run. On a terminal, work of more than a second is announced as `activity`, such as
+/// `drawing images`. Ctrl-C ends the process with one line. Fails when the system refuses to report signals.
+pub fn before_a_run<T>(activity: &str, work: impl FnOnce() -> T) -> io::Result<T> {
+    interrupt::watch()?;
+    let (working, done) = channel::<()>();
+    Ok(thread::scope(|scope| {
+        let accompany = move || accompany(activity, &done);
+        // Without another thread, the work is done in silence.
+        let _ = thread::Builder::new().spawn_scoped(scope, accompany);
+        let result = work();
+        drop(working);
+        result
+    }))
+}
+
+/// Watches work until the other end of `done` is dropped.
+fn accompany(activity: &str, done: &Receiver<()>) {
+    /// A signal waits so long at most.
+    const LOOK: Duration = Duration::from_millis(50);
+    /// Work of this length seems stuck.
+    const SILENT: Duration = Duration::from_secs(1);
+    let begun = Instant::now();
+    let mut is_silent = io::stderr().is_terminal();
+    loop {
+        let has_ended = done.recv_timeout(LOOK) != Err(RecvTimeoutError::Timeout);
+        if interrupt::requested() {
+            return give_up(&Interrupted(activity.to_owned()).into());
+        }
+        if has_ended {
+            return;
+        }
+        if is_silent && begun.elapsed() >= SILENT {
+            error_line(format_args!("{activity} …"));
+            is_silent = false;
+        }
+    }
+}
+
 /// Ends this process, one of several, with exit code 1. Prints the reason, and calls `end_job`, which may end the others.
 #[expect(clippy::disallowed_methods, reason = "ends a job in which nothing can return")]
 pub fn end_process(reason: &str, end_job: impl FnOnce() + Send + 'static) -> ! {
     let line = reason.to_owned();
-    at_most(STUCK_AFTER, move || write_line(&line));
+    at_most(STUCK_AFTER, move || error_line(line));
     // A launcher that forwards standard error has to read the line before the job ends.
     thread::sleep(FORWARDED);
     at_most(5 * STUCK_AFTER, || {
@@ -180,6 +219,8 @@ impl ErrorReport {
             (if refusal.is_some() { 2 } else { 0 }, refusal)
         } else if error.is::<UsageError>() {
             (2, Some(error.to_string()))
+        } else if error.is::<Interrupted>() {
+            (interrupt::exit_code().unwrap_or(1), Some(error.to_string()))
         } else if is_stdout_closed(error) {
             (0, None)
         } else {

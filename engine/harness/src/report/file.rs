@@ -8,25 +8,36 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf, absolute};
+use std::path::{Component, Path, PathBuf, absolute};
 use std::sync::Mutex;
 
 use serde::Serialize;
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempDir};
 
-use super::line;
+use super::{Blocking, line};
 use crate::lock::locked;
 
 /// The end of every temporary name.
 pub const PARTIAL: &str = ".partial";
 
-/// Checks that `path` can be written, and leaves nothing behind. Fails as writing would.
+/// Checks that `path` can be written, and leaves nothing behind. Fails as writing would. Writing makes folders that are missing.
 pub fn check(path: &Path) -> io::Result<()> {
     if is_special(path) {
         // Opening and closing a FIFO would end its reader.
         return Ok(());
     }
     let path = &follow_links(path);
+    let folder = folder_of(path);
+    if !folder.exists() {
+        let missing = folder.strip_prefix(existing(folder)).unwrap_or(folder);
+        if missing.components().any(|part| part == Component::ParentDir) {
+            // Such a path may lead to the file of another flag once the folder is made. This fails: a part is missing.
+            folder.canonicalize()?;
+        }
+        let made = temporary_in(folder)?;
+        let name = path.file_name().ok_or(ErrorKind::InvalidInput)?;
+        return create_partial(&made.path().join(name)).map(drop);
+    }
     if path.exists() {
         OpenOptions::new().append(true).open(path)?;
     } else {
@@ -38,13 +49,42 @@ pub fn check(path: &Path) -> io::Result<()> {
     create_partial(path).map(drop)
 }
 
-/// Whether two paths name one file, which need not exist.
+/// Checks that a folder can be made, and leaves nothing behind. Fails as making the folder would.
+pub fn check_folder(folder: &Path) -> io::Result<()> {
+    temporary_in(folder)?.close()
+}
+
+/// The longest part of a path that exists. An empty path is the current folder.
+fn existing(path: &Path) -> &Path {
+    let exists = |path: &&Path| path.as_os_str().is_empty() || path.symlink_metadata().is_ok();
+    path.ancestors().find(exists).unwrap_or(path)
+}
+
+/// Makes a folder of a temporary name in the part of a path that exists.
+fn temporary_in(folder: &Path) -> io::Result<TempDir> {
+    let above = Some(existing(folder)).filter(|above| !above.as_os_str().is_empty());
+    tempfile::tempdir_in(above.unwrap_or(Path::new("."))).map_err(without_path)
+}
+
+/// The system's error, without the temporary name that `tempfile` adds: the user did not choose that name.
+fn without_path(error: io::Error) -> io::Error {
+    let text = error.to_string();
+    match text.split_once(" at path ") {
+        Some((reason, _)) => io::Error::new(error.kind(), reason),
+        None => error,
+    }
+}
+
+/// Whether two paths name one file, which need not exist, and neither need its folder.
 pub fn is_same_file(first: &Path, second: &Path) -> bool {
     let [resolved, other] = [first, second].map(|path| {
         let path = follow_links(path);
-        Some(folder_of(&path).canonicalize().ok()?.join(path.file_name()?))
+        let known = path.ancestors().skip(1).find_map(|above| {
+            let folder = if above.as_os_str().is_empty() { Path::new(".") } else { above };
+            Some((folder.canonicalize().ok()?, path.strip_prefix(above).ok()?))
+        });
+        known.map(|(folder, rest)| folder.join(rest))
     });
-    // A path in a folder that is missing cannot be written.
     if resolved.is_some() && other.is_some() { resolved == other } else { first == second }
 }
 
@@ -60,7 +100,7 @@ pub fn write(
     content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
     let written_to = |file: &File| {
-        let mut file = BufWriter::new(file);
+        let mut file = BufWriter::new(Blocking(file));
         content(&mut file)?;
         file.flush()
     };
@@ -68,6 +108,7 @@ pub fn write(
         return written_to(&file);
     }
     let path = &follow_links(path);
+    fs::create_dir_all(folder_of(path))?;
     let partial = create_partial(path)?;
     written_to(partial.as_file())?;
     // Before the rename: after a loss of power the name must not lead to content that is not on the disk.
@@ -128,7 +169,7 @@ fn create_partial(path: &Path) -> io::Result<NamedTempFile> {
     let is_taken = all.contains(&folder.join(&name).with_added_extension(&PARTIAL[1..]));
     let mut builder = tempfile::Builder::new();
     builder.prefix(&name).suffix(PARTIAL).rand_bytes(if is_taken { 6 } else { 0 });
-    let partial = builder.make_in(folder, |partial| File::create(partial))?;
+    let partial = builder.make_in(folder, |partial| File::create(partial)).map_err(without_path)?;
     if let Ok(older) = fs::metadata(path) {
         // File systems without permissions refuse.
         let _ = partial.as_file().set_permissions(older.permissions());
@@ -215,7 +256,7 @@ impl LazyFile {
 
     /// Writes some bytes. Fails when the file cannot be written.
     pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let written = self.open().and_then(|file| file.write_all(bytes));
+        let written = self.open().and_then(|file| Blocking(file).write_all(bytes));
         written.map_err(|error| flag_error(self.flag, &self.path, &error))
     }
 
@@ -229,6 +270,7 @@ impl LazyFile {
         let file = match self.file.take() {
             Some(file) => file,
             None => {
+                fs::create_dir_all(folder_of(&follow_links(&self.path)))?;
                 // Append: every line goes to the end, even if another process writes there, too.
                 let file = OpenOptions::new().append(true).create(true).open(&self.path)?;
                 let older = if self.resumes { fs::read(&self.path)? } else { Vec::new() };
@@ -244,8 +286,6 @@ impl LazyFile {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, symlink};
-
-    use tempfile::TempDir;
 
     use super::*;
 
@@ -302,8 +342,37 @@ mod tests {
         let long = folder.path().join("n".repeat(250));
         let longer = folder.path().join("n".repeat(300));
         for nowhere in [folder.path(), &path.join("below a file"), Path::new(""), &long, &longer] {
-            assert!(check(nowhere).is_err(), "{}", nowhere.display());
+            let error = check(nowhere).expect_err("nothing can be written there").to_string();
+            // A user has not chosen a temporary name.
+            assert!(!error.contains(PARTIAL) && !error.contains(".tmp"), "{error}");
         }
+        if cfg!(target_os = "linux") {
+            // No user may write there.
+            for nowhere in ["/proc/picture", "/proc/new/picture", "/proc/new/folder/picture"] {
+                let error = check(Path::new(nowhere)).expect_err(nowhere).to_string();
+                assert!(error.ends_with(")") && !error.contains("/proc"), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_folder_that_is_missing_is_made_with_the_file_and_not_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join("new/below").join(name);
+        check(&path("picture")).unwrap();
+        assert!(is_same_file(&path("picture"), &folder.path().join("./new/below/picture")));
+        assert!(!is_same_file(&path("picture"), &path("metrics")));
+        // Once `new` is made, this is another name of a file outside of it.
+        let outside = folder.path().join("new/../picture");
+        assert_eq!(check(&outside).unwrap_err().kind(), ErrorKind::NotFound);
+        assert!(check(&path(&"n".repeat(250))).is_err(), "no room for the longer name");
+        let mut metrics = LazyFile::new("--metrics", &path("metrics")).unwrap();
+        assert_eq!(files_in(&folder), 0);
+        write(&path("picture"), |file| file.write_all(b"drawn")).unwrap();
+        assert_eq!(fs::read(path("picture")).unwrap(), b"drawn");
+        fs::remove_dir_all(folder.path().join("new")).unwrap();
+        metrics.append(b"measured").unwrap();
+        assert_eq!(fs::read(path("metrics")).unwrap(), b"measured");
     }
 
     #[test]
@@ -424,8 +493,10 @@ mod tests {
         begun().append(b"").unwrap();
         assert_eq!(read(), "");
         let mut nowhere = begun();
-        drop(folder);
+        fs::remove_dir_all(&folder).unwrap();
+        fs::write(&folder, "a file").unwrap();
         let message = nowhere.append(b"").unwrap_err().to_string();
+        fs::remove_file(&folder).unwrap();
         let names = message.starts_with("--metrics ") && message.contains("metrics.jsonl: ");
         assert!(names, "{message}");
     }

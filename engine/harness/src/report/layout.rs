@@ -9,7 +9,7 @@ use itertools::Itertools as _;
 use super::line;
 
 /// The most columns of a line.
-const WIDEST: usize = 80;
+pub(crate) const WIDEST: usize = 80;
 
 /// The fewest columns that a text is laid out for.
 const NARROWEST: usize = 40;
@@ -46,6 +46,15 @@ pub fn wrapped(text: &str, columns: usize) -> String {
         lines.collect_vec().join("\n")
     };
     text.lines().map(of_line).join("\n")
+}
+
+/// Breaks a text behind a label into lines of at most `columns` characters. The text goes on below itself, in at least as many
+/// columns as the label has.
+pub fn labelled(label: &str, text: &str, columns: usize) -> String {
+    let before = width(label);
+    let text = wrapped(text, columns.max(2 * before) - before);
+    let text = text.replace('\n', &format!("\n{:before$}", ""));
+    format!("{label}{text}").trim_end().to_owned()
 }
 
 /// The number of characters, which all have the width of one column.
@@ -177,12 +186,39 @@ mod tests {
         assert_eq!(wrapped("", 10), "");
     }
 
+    #[test]
+    fn a_text_behind_a_label_goes_on_below_itself() {
+        assert_eq!(labelled("· a  ", "one two three", 80), "· a  one two three");
+        assert_eq!(labelled("· a  ", "one two three", 13), "· a  one two\n     three");
+        // Without room for both, the text has the width of its label.
+        assert_eq!(labelled("· a  ", "one two three", 3), "· a  one\n     two\n     three");
+        assert_eq!(labelled("· a  ", "", 80), "· a");
+    }
+
     fn table() -> Table {
         let mut table = Table::new("run").column("s/step", 0).column("idle\n(bubble)", 1);
         table = table.column("sent", 2).column("never", 0);
         table.row(["one device", "0.25", "", "1.0 MB"].map(str::to_owned));
         table.row(["GPipe", "0.125", "13 %", "0.5 MB"].map(str::to_owned));
         table
+    }
+
+    /// Each table has room for the names alone and for the first number, and so fits.
+    #[test]
+    fn no_table_is_wider_than_its_terminal() {
+        let mut wide = Table::new("strategy").column("all", 0).column("s/step", 0);
+        for rank in 1..6 {
+            wide = wide.column("para-\nmeters", rank);
+        }
+        let row = ["ZeRO 3 + prefetch + recompute", "46.2", "0.13"].into_iter();
+        wide.row(row.chain(["1,024.5"; 5]).map(str::to_owned));
+        for most in 32..=100 {
+            for table in [table(), table().indented(4), wide.clone(), wide.clone().indented(2)] {
+                let text = table.text(most);
+                let widest = text.lines().map(width).max();
+                assert!(widest <= Some(most), "{most} columns:\n{text}");
+            }
+        }
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! The reporter of one run: a progress bar on a terminal, a line per epoch, and the metrics file.
 
 use std::fmt::Display;
-use std::io::{self, Write as _};
+use std::io;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::file::{LazyFile, Line};
-use super::{columns, line, wrapped};
+use super::{columns, error_line, line, wrapped};
 use crate::records::{BatchSums, EpochRecord, Unit, bits_per_byte};
 
 /// Makes a progress bar on standard error. It is hidden if standard error is not a terminal.
@@ -61,9 +61,7 @@ impl<'a> Report<'a> {
     /// Prints a note on standard error, above the progress bar.
     pub fn note(&self, text: impl Display) {
         if let Some(bar) = &self.bar {
-            // The run goes on when standard error has no reader.
-            let text = wrapped(&format!("note: {text}"), columns());
-            let _ = bar.suspend(|| writeln!(io::stderr(), "{text}"));
+            bar.suspend(|| error_line(wrapped(&format!("note: {text}"), columns())));
         }
     }
 

@@ -7,7 +7,7 @@ pub mod hardware;
 pub mod probe;
 mod software;
 
-use harness::report::line;
+use harness::report::{columns, labelled, line, paragraph};
 
 #[derive(Clone, Debug)]
 struct Finding {
@@ -48,19 +48,20 @@ pub fn run() -> anyhow::Result<()> {
     print(&[hardware::data()])?;
 
     line("\nWhat runs here")?;
-    line(
+    paragraph(
         "  All chapters run on this machine's CPU: devices are slices of it. Try\n    \
          cargo run --release -p scratch-data-parallel",
     )?;
-    Ok(line(format_args!("  {}", on_a_gpu(&gpu, &toolkit, &libraries)))?)
+    Ok(paragraph(format_args!("  {}", on_a_gpu(&gpu, &toolkit, &libraries)))?)
 }
 
 fn print(findings: &[Finding]) -> std::io::Result<()> {
     for Finding { what, seen } in findings {
-        match seen {
-            Ok(seen) => line(format_args!("  ✓ {what:<14} {seen}"))?,
-            Err(why) => line(format_args!("  – {what:<14} {why}"))?,
-        }
+        let (mark, text) = match seen {
+            Ok(seen) => ('✓', seen),
+            Err(why) => ('–', why),
+        };
+        line(labelled(&format!("  {mark} {what:<14} "), text, columns()))?;
     }
     Ok(())
 }
@@ -68,7 +69,7 @@ fn print(findings: &[Finding]) -> std::io::Result<()> {
 fn on_a_gpu(gpu: &Finding, toolkit: &Finding, libraries: &[Finding; 2]) -> String {
     let features = ["cudnn", "nccl"].iter().zip(libraries).filter(|(_, it)| it.seen.is_ok());
     let features: String = features.map(|(feature, _)| format!(",{feature}")).collect();
-    let run = "cargo run --release -p scratch-data-parallel --features cuda";
+    let run = "cargo run --release -p scratch-data-parallel \\\n      --features cuda";
     let text = match (gpu.seen.is_ok(), toolkit.seen.is_ok()) {
         (true, true) => {
             return format!("They can also run on the GPU:\n    {run}{features} -- --device cuda");

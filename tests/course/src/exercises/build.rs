@@ -1,13 +1,13 @@
 //! The program that checks an answer, compiled by cargo.
 
 use std::fs::{self, DirEntry};
-use std::io::{IsTerminal as _, Write as _, stderr};
+use std::io::{IsTerminal as _, stderr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::bail;
 use harness::machine::available_cores;
-use harness::report::counted;
+use harness::report::{counted, error_line};
 use serde_json::Value;
 
 use super::cargo::{self, Build, cargo};
@@ -86,11 +86,16 @@ fn announce_the_first(tree: &Tree) {
         let (shared, alone) = MINUTES;
         let minutes = counted(alone + shared.div_ceil(available_cores()), "minute");
         let cores = counted(available_cores(), "core");
-        // Standard error may be closed.
-        let _ = writeln!(
-            stderr(),
+        error_line(format_args!(
             "The first check compiles the stages: about {minutes} on {cores}. A later check takes seconds."
-        );
+        ));
+    }
+}
+
+/// Prints lines of cargo and of the compiler as they are.
+fn forward(lines: &str) {
+    if !lines.is_empty() {
+        error_line(lines.strip_suffix('\n').unwrap_or(lines));
     }
 }
 
@@ -101,7 +106,7 @@ fn compiled(build: Build, target: &str) -> anyhow::Result<Result<PathBuf, Outcom
     let (mut mistaken, mut signature) = (false, false);
     for message in &build.messages {
         let (of, message) = (&message["target"]["name"], &message["message"]);
-        let _ = stderr().write_all(text(&message["rendered"]).as_bytes());
+        forward(text(&message["rendered"]));
         if of == target && text(&message["level"]).starts_with("error") {
             // A missing linker is an error without a place in the text.
             mistaken |= message["spans"].as_array().is_some_and(|spans| !spans.is_empty());
@@ -119,7 +124,7 @@ fn compiled(build: Build, target: &str) -> anyhow::Result<Result<PathBuf, Outcom
             return Ok(Err(Outcome::CargoFailed(last)));
         }
     };
-    let _ = stderr().write_all(build.said.as_bytes());
+    forward(&build.said);
     Ok(compiled)
 }
 

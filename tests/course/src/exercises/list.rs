@@ -1,6 +1,6 @@
 //! `cargo course list` and `cargo course next`.
 
-use harness::report::{line, paragraph, terminal_columns, wrapped};
+use harness::report::{labelled, line, paragraph, terminal_columns};
 
 use super::given;
 use super::progress::{Progress, Standing};
@@ -20,10 +20,8 @@ pub fn list(tree: &Tree) -> anyhow::Result<()> {
             Standing::Changed(change) => ('?', format!(" ({change} changed since it passed)")),
             Standing::Open => ('·', String::new()),
         };
-        let (before, title) = (longest + 4, format!("{}{note}", exercise.title()));
-        let title = wrapped(&title, terminal_columns().max(2 * before) - before);
-        let title = title.replace('\n', &format!("\n{:before$}", ""));
-        line(format!("{mark} {name:<longest$}  {title}").trim_end())?;
+        let label = format!("{mark} {name:<longest$}  ");
+        line(labelled(&label, &format!("{}{note}", exercise.title()), terminal_columns()))?;
     }
     line("")?;
     what_is_next(tree)

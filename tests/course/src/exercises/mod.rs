@@ -22,6 +22,7 @@ mod watch;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use harness::cli::whole;
 
 use progress::Progress;
 use tree::{Exercise, Tree};
@@ -98,8 +99,7 @@ pub struct Asking {
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Limit {
     /// Seconds after which the answer's program is ended
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = whole::<u64>(1..=3600))]
     limit: u64,
 }
 

@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
-use console::Term;
+use console::{Term, is_dumb};
 use harness::interrupt;
 use harness::report::line;
 
@@ -26,8 +26,8 @@ pub fn run(tree: &Tree, exercise: &Exercise, limit: Duration, all: bool) -> anyh
     let mut saved = true;
     while let Some(exercise) = current {
         let file = Watched::new(exercise)?;
-        // The message of a pass stays on the screen, above the next exercise.
-        if saved && terminal.is_term() {
+        // The message of a pass stays on the screen, above the next exercise. A dumb terminal would print the signs that clear it.
+        if saved && terminal.is_term() && !is_dumb() {
             terminal.clear_screen()?;
         }
         line(format_args!("{}\n", exercise.heading()))?;

@@ -1,30 +1,33 @@
-//! `reset` asks first at a terminal. A text that is saved during the question is not lost.
+//! At a terminal: `reset` asks first, and a text that is saved during the question is not lost; `watch` clears the screen, and
+//! colours the outcome, where that is wanted.
 
 use std::io::{Read as _, Write as _};
 use std::process::{Child, Command, Stdio};
 
-use super::fixture::{Checkout, answer, stub};
+use super::fixture::{Checkout, answer, answer_to, stub};
 
 const FILE: &str = "tests/exercises/ch01_sum.rs";
 
 /// Runs a command at its own terminal, and passes on all input and output.
 const TERMINAL: &str = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)";
 
-/// `cargo course reset sum`, up to its question; none where no terminal can be had.
-fn reset_asks(checkout: &Checkout) -> Option<(Child, String)> {
+/// A command at its own terminal; none where no terminal can be had.
+fn at_a_terminal(checkout: &Checkout, words: &[&str]) -> Option<Command> {
     let probe = Command::new("python3").args(["-c", "import pty; pty.openpty()"]).output();
     if !probe.is_ok_and(|answer| answer.status.success()) {
         eprintln!("SKIPPED: there is no Python that can make a terminal");
         return None;
     }
-    let mut course = Command::new("python3")
-        .args(["-c", TERMINAL, env!("CARGO_BIN_EXE_course"), "reset", "sum"])
-        .current_dir(checkout.path(""))
-        .env_remove("CARGO_TARGET_DIR")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut course = Command::new("python3");
+    course.args(["-c", TERMINAL, env!("CARGO_BIN_EXE_course")]).args(words);
+    course.current_dir(checkout.path("")).env_remove("CARGO_TARGET_DIR");
+    Some(course)
+}
+
+/// `cargo course reset sum`, up to its question.
+fn reset_asks(checkout: &Checkout) -> Option<(Child, String)> {
+    let mut course = at_a_terminal(checkout, &["reset", "sum"])?;
+    let mut course = course.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let (mut told, mut byte) = (String::new(), [0]);
     while !told.ends_with("[y/N] ") {
         let read = course.stdout.as_mut().unwrap().read(&mut byte).unwrap();
@@ -58,5 +61,36 @@ fn a_text_that_is_saved_while_it_asks_is_not_lost() {
         assert_eq!(checkout.read(FILE), file);
         assert_eq!(std::fs::read_to_string(checkout.path(".course/ch01_sum-1.rs")).ok(), aside);
         assert_eq!(checkout.path(".course").exists(), aside.is_some());
+    }
+}
+
+#[test]
+fn a_terminal_is_cleared_and_coloured_if_it_can_be_and_may_be() {
+    const CLEARS: &str = "\u{1b}[2J";
+    const GREEN: &str = "\u{1b}[32m";
+    let checkout = Checkout::new();
+    checkout.sum_is("a + b");
+    checkout.write("tests/exercises/ch02_ring.rs", &answer_to("ch02_ring", "a + b"));
+    for (terminal, no_color, clears, colours) in [
+        ("xterm", None, true, true),
+        // An empty value does not count, and every other one does.
+        ("xterm", Some(""), true, true),
+        ("xterm", Some("1"), true, false),
+        ("xterm", Some("0"), true, false),
+        ("dumb", None, false, false),
+        ("", None, false, false),
+    ] {
+        let Some(mut watch) = at_a_terminal(&checkout, &["watch", "sum"]) else { return };
+        watch.env("TERM", terminal).env_remove("CLICOLOR").env_remove("CLICOLOR_FORCE");
+        watch.env_remove("NO_COLOR").envs(no_color.map(|value| ("NO_COLOR", value)));
+        if terminal.is_empty() {
+            watch.env_remove("TERM");
+        }
+        let output = watch.stdin(Stdio::null()).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stdout);
+        let said = format!("{terminal:?} {no_color:?}: {told:?}");
+        assert!(output.status.success() && told.contains("ch01_sum passes its 2 checks"), "{said}");
+        let found = [CLEARS, GREEN].map(|sign| told.contains(sign));
+        assert_eq!(found, [clears, colours], "{said}");
     }
 }

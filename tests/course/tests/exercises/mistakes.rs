@@ -47,6 +47,36 @@ fn without_a_command_all_of_them_are_named() {
 }
 
 #[test]
+fn a_limit_outside_of_its_range_is_refused_with_the_range() {
+    for (limit, words) in [("0", "check"), ("3601", "watch"), ("-1", "run"), ("", "check")] {
+        let words = [words, "sum", "--limit", limit];
+        let told =
+            starts_with("error: ").and(contains("a whole number from 1 to 3,600 is expected"));
+        let told = told.or(contains("a value is required for '--limit <SECONDS>'"));
+        tool(&words).assert().code(2).stdout("").stderr(told.and(contains("\n").count(1)));
+    }
+}
+
+#[test]
+fn the_help_of_every_command_fits_into_80_columns() {
+    let commands = [
+        &["--help"][..],
+        &["check", "--help"],
+        &["watch", "--help"],
+        &["run", "--help"],
+        &["hint", "--help"],
+        &["reset", "-h"],
+        &["divergence", "--help"],
+    ];
+    for words in commands {
+        let help = tool(words).env("COLUMNS", "200").assert().success();
+        let help = String::from_utf8(help.get_output().stdout.clone()).unwrap();
+        let widest = help.lines().map(|line| line.chars().count()).max();
+        assert!(widest.is_some_and(|widest| widest <= 80), "{words:?}: {help}");
+    }
+}
+
+#[test]
 fn what_cargo_fails_at_is_not_the_answers_fault() {
     let checkout = Checkout::new();
     checkout.sum_is("a + b");

@@ -10,7 +10,6 @@ mod programs;
 pub(crate) mod table;
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -20,10 +19,10 @@ use comparison::{Comparison, Side, Topic, Way};
 use course::doctor::probe::{ask, first_line};
 use course::process;
 use devices::{DeviceKind, DevicePlan, available_cores};
-use harness::cli::{UsageError, name_of};
+use harness::cli::{UsageError, name_of, whole};
 use harness::interrupt;
 use harness::report::summary::Versions;
-use harness::report::{file, line};
+use harness::report::{error_line, file, line};
 use itertools::Itertools as _;
 use ours::Precision;
 use programs::{Measured, Programs};
@@ -55,11 +54,11 @@ pub(crate) struct Arguments {
     ours: Option<PathBuf>,
 
     /// How often all take turns [default: 7; with --quick 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=1000))]
     alternations: Option<u32>,
 
     /// The time limit of one process
-    #[arg(long, value_name = "SECONDS", default_value = "240", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "SECONDS", default_value = "240", value_parser = whole::<u64>(1..=86_400))]
     patience: u64,
 
     /// Do only these; the numbers are not stored, unless --update or --output says so
@@ -253,9 +252,7 @@ fn take_turns(
             };
             let (what, threads, side) = (&comparison.what, comparison.threads(), &side.label);
             let turn = format!("turn {turn} of {alternations}");
-            // A closed standard error is no reason to stop.
-            let _ =
-                writeln!(std::io::stderr(), "{what}, threads {threads}, {turn}: {side} {result}");
+            error_line(format_args!("{what}, threads {threads}, {turn}: {side} {result}"));
         }
     }
     Ok(outcomes)

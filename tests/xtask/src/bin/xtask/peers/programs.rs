@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use harness::cli::name_of;
 use harness::machine::default_data_folder;
+use harness::report::error_line;
 use harness::statistics::median;
 use serde::Deserialize as _;
 use serde_json::Value;
@@ -93,7 +94,7 @@ pub(super) fn python(scripts: Option<&Path>) -> anyhow::Result<PathBuf> {
     let folder = folder.context("this machine has no folder for caches: use --python")?;
     let python = folder.join(if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" });
     if let Some(scripts) = scripts {
-        eprintln!("making a Python environment in {}", folder.display());
+        error_line(format_args!("making a Python environment in {}", folder.display()));
         let (mut make, mut fill) = (Command::new("python3"), Command::new(&python));
         make.args(["-m", "venv"]).arg(&folder);
         fill.args(["-m", "pip", "install", "--disable-pip-version-check", "--requirement"]);
