@@ -15,7 +15,7 @@ use crate::backward::{record, record_copy};
 use crate::copies::{is_rounded, rounded};
 use crate::kernels::element::{Element, cpu_memory, tensor, with_elements};
 use crate::kernels::functions::exp;
-use crate::kernels::memory::{Scratch, zeros};
+use crate::kernels::memory::{Scratch, parts_of_rows, zeros};
 use crate::kernels::simd::{LANES, vectorised};
 use crate::kernels::sums::largest;
 use crate::kernels::tiles::{
@@ -122,12 +122,8 @@ impl Attention {
 
     /// Splits memory into the rows of each sample's heads.
     fn by_head<'a, T>(&self, memory: &'a mut [T]) -> Vec<Vec<&'a mut [T]>> {
-        let mut rows: Vec<Vec<_>> =
-            (0..self.batch * self.heads).map(|_| Vec::with_capacity(self.tokens)).collect();
-        for (nth, row) in memory.chunks_exact_mut(self.size).enumerate() {
-            rows[nth / (self.tokens * self.heads) * self.heads + nth % self.heads].push(row);
-        }
-        rows
+        let samples = memory.chunks_exact_mut(self.tokens * self.stride());
+        samples.flat_map(|sample| parts_of_rows(sample, self.stride(), self.size)).collect()
     }
 
     /// Returns the results and the logarithms of the sums of exponentials.

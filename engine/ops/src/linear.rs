@@ -3,25 +3,32 @@
 //! | | product | shape | in parallel over |
 //! | --- | --- | --- | --- |
 //! | output | X · W + b | \[B, I\]·\[I, O\] | groups of samples |
-//! | gradient of W | Xᵀ · G | \[I, B\]·\[B, O\] | groups of inputs |
+//! | gradient of W | Xᵀ · G | \[I, B\]·\[B, O\] | groups of outputs |
 //! | gradient of X | G · Wᵀ | \[B, O\]·\[O, I\] | groups of samples |
 //!
 //! Cost: 2·B·I·O operations for each product. A task adds bias and relu while its rows are in the cache. One task computes
-//! each row of a result, so the number of threads never changes the bits. On a GPU cuBLAS computes the products.
+//! each element of a result, so the number of threads never changes the bits. On a GPU cuBLAS computes the products.
 
 use candle_core::{Result, Shape, Tensor, WithDType, bail};
+use rayon::prelude::*;
 
 use crate::backward::{Wanted, record_in_halves};
 use crate::copies::{is_rounded, rounded};
 use crate::kernels::element::{Element, by_device, cpu_memory, tensor, with_elements};
-use crate::kernels::gemm::{Matrix, product, transposed};
+use crate::kernels::gemm::{Matrix, Panels, Store, gemm, product};
 use crate::kernels::gpu;
-use crate::kernels::memory::{self, excess, written_by_task, zeros};
+use crate::kernels::memory::{self, Scratch, excess, parts_of_rows, written_by_task, zeros};
 use crate::relu::{self, rectified};
 
 /// The number of rows of a task: a multiple of the six rows of `gemm`'s tiles, and so large that reading the other matrix is a
 /// small part of the work.
 const ROWS: usize = 48;
+
+/// The number of columns of a task of the weight gradient: those of a tile.
+const COLUMNS: usize = 64;
+
+/// The number of samples from which on the product with a copy of the weights takes less time, with the copy.
+const MANY: usize = 256;
 
 /// The number of samples in a run. The type of the tensors adds up the bias gradients of a run.
 const RUN: usize = 256;
@@ -120,10 +127,8 @@ impl Linear {
         let (shape, of_weight) = (x.shape(), weight.shape());
         with_elements!("linear", |x, weight, grad| {
             let tensor = |values, shape: &Shape| tensor(cpu_memory(values), shape);
-            let input_gradient = || {
-                let weight = transposed(weight, self.outputs);
-                rows_of_product(grad, Matrix::new(&weight, self.outputs, self.inputs), |_| {})
-            };
+            let input_gradient =
+                || rows_of_product(grad, &Panels::transposed(weight, self.outputs), |_| {});
             Ok([
                 wanted.input.then(|| tensor(input_gradient(), shape)),
                 wanted.weights.then(|| tensor(self.weight_gradient(x, grad), of_weight)),
@@ -133,8 +138,11 @@ impl Linear {
     }
 
     fn product_with_bias<T: Element>(&self, x: &[T], weight: &[T], bias: &[T]) -> Vec<T> {
-        let weight = Matrix::new(weight, self.inputs, self.outputs);
-        rows_of_product(x, weight, |y| {
+        let weight = match x.len() / self.inputs {
+            ..MANY => Panels::whole(weight, self.outputs),
+            MANY.. => Panels::copied(weight, self.outputs),
+        };
+        rows_of_product(x, &weight, |y| {
             for row in y.chunks_exact_mut(self.outputs) {
                 for (y, &bias) in row.iter_mut().zip(bias) {
                     let sum = *y + bias;
@@ -169,20 +177,28 @@ impl Linear {
         if samples == 0 {
             return zeros(inputs * outputs);
         }
-        let x = Matrix::new(x, samples, inputs);
+        let x = Matrix::new(x, samples, inputs).transposed();
         let grad = Matrix::new(grad, samples, outputs);
-        written_by_task(inputs * outputs, ROWS * outputs, |task, dweight| {
-            let x = x.columns(task * ROWS..inputs.min((task + 1) * ROWS));
-            (product(x.transposed(), grad, dweight), ())
-        })
-        .0
+        let mut dweight = zeros(inputs * outputs);
+        let tasks = parts_of_rows(&mut dweight, outputs, COLUMNS).into_par_iter().enumerate();
+        tasks.for_each(|(task, rows)| {
+            let first = task * COLUMNS;
+            let width = COLUMNS.min(outputs - first);
+            // `gemm` copies these columns once, into the cache, for all rows.
+            let mut sums = Scratch::new(inputs * width);
+            gemm(x, grad.columns(first..first + width), &mut sums, Store::Replace);
+            for (row, sums) in rows.into_iter().zip(sums.chunks_exact(width)) {
+                row.copy_from_slice(sums);
+            }
+        });
+        dweight
     }
 }
 
 /// Multiplies `a`, row by row, by `b`, and passes the rows of each task to `finish`.
 fn rows_of_product<T: Element>(
     a: &[T],
-    b: Matrix<'_, T>,
+    b: &Panels<'_, T>,
     finish: impl Fn(&mut [T]) + Sync + Send,
 ) -> Vec<T> {
     let (inner, columns) = b.size();

@@ -12,6 +12,7 @@
 use std::ops::Range;
 
 use super::element::Element;
+use super::gemm::transpose;
 use super::memory::Scratch;
 use super::simd::{LANES, Simd};
 
@@ -110,17 +111,14 @@ impl<T: Element> Panels<T> {
         Self { numbers, rows }
     }
 
-    /// Copies the transpose of the matrix. Not compiled for wide vectors: a store of sixteen scattered numbers takes longer than
-    /// sixteen stores.
+    /// Copies the transpose of the matrix.
     #[inline(never)]
     pub(crate) fn transposed(matrix: &[T], rows: usize, columns: usize, stride: usize) -> Self {
         let mut numbers = Scratch::new(columns * rows.next_multiple_of(COLUMNS));
-        for (row, from) in matrix.chunks(stride).take(rows).enumerate() {
-            let first = row / COLUMNS * COLUMNS * columns + row % COLUMNS;
-            let to = numbers[first..].iter_mut().step_by(COLUMNS);
-            for (to, &from) in to.zip(&from[..columns]) {
-                *to = from;
-            }
+        for (nth, panel) in numbers.chunks_exact_mut(columns * COLUMNS).enumerate() {
+            let first = nth * COLUMNS;
+            let of_panel = [COLUMNS.min(rows - first), columns, stride];
+            transpose(&matrix[first * stride..], of_panel, panel, COLUMNS);
         }
         Self { numbers, rows: columns }
     }
