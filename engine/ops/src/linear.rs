@@ -15,16 +15,17 @@ use rayon::prelude::*;
 use crate::backward::{Wanted, record_in_halves};
 use crate::copies::{is_rounded, rounded};
 use crate::kernels::element::{Element, by_device, cpu_memory, tensor, with_elements};
-use crate::kernels::gemm::{Matrix, Panels, Store, gemm, product};
+use crate::kernels::gemm::{Matrix, Panels, gemm, product, runs};
 use crate::kernels::gpu;
 use crate::kernels::memory::{self, Scratch, excess, parts_of_rows, written_by_task, zeros};
+use crate::kernels::simd::vectorised;
 use crate::relu::{self, rectified};
 
 /// The number of rows of a task: a multiple of the six rows of `gemm`'s tiles, and so large that reading the other matrix is a
 /// small part of the work.
 const ROWS: usize = 48;
 
-/// The number of columns of a task of the weight gradient: those of a tile.
+/// The number of columns of a task of the gradients of weights and bias: those of a tile of `gemm`.
 const COLUMNS: usize = 64;
 
 /// The number of samples from which on the product with a copy of the weights takes less time, with the copy.
@@ -129,11 +130,15 @@ impl Linear {
             let tensor = |values, shape: &Shape| tensor(cpu_memory(values), shape);
             let input_gradient =
                 || rows_of_product(grad, &Panels::transposed(weight, self.outputs), |_| {});
-            Ok([
-                wanted.input.then(|| tensor(input_gradient(), shape)),
-                wanted.weights.then(|| tensor(self.weight_gradient(x, grad), of_weight)),
-                wanted.weights.then(|| tensor(self.bias_gradient(grad), &self.outputs.into())),
-            ])
+            let dx = wanted.input.then(|| tensor(input_gradient(), shape));
+            let [dweight, dbias] = match wanted.weights.then(|| self.gradients(x, grad)) {
+                Some([of_weights, of_bias]) => [
+                    Some(tensor(of_weights, of_weight)),
+                    Some(tensor(of_bias, &self.outputs.into())),
+                ],
+                None => [None, None],
+            };
+            Ok([dx, dweight, dbias])
         })
     }
 
@@ -143,55 +148,68 @@ impl Linear {
             MANY.. => Panels::copied(weight, self.outputs),
         };
         rows_of_product(x, &weight, |y| {
-            for row in y.chunks_exact_mut(self.outputs) {
-                for (y, &bias) in row.iter_mut().zip(bias) {
-                    let sum = *y + bias;
-                    *y = if self.with_relu { rectified(sum) } else { sum };
-                }
-            }
+            vectorised(
+                #[inline(always)]
+                || {
+                    for row in y.chunks_exact_mut(self.outputs) {
+                        for (y, &bias) in row.iter_mut().zip(bias) {
+                            let sum = *y + bias;
+                            *y = if self.with_relu { rectified(sum) } else { sum };
+                        }
+                    }
+                },
+            );
         })
     }
 
-    /// Adds up the samples of a [`RUN`] in `T`, and the runs in f64: a large f32 would lose the digits of small terms.
-    fn bias_gradient<T: Element>(&self, grad: &[T]) -> Vec<T> {
-        let mut dbias = vec![0.0; self.outputs];
-        let mut of_run = vec![T::zero(); self.outputs];
-        for run in grad.chunks(RUN * self.outputs) {
-            of_run.fill(T::zero());
-            for row in run.chunks_exact(self.outputs) {
-                for (sum, &grad) in of_run.iter_mut().zip(row) {
-                    *sum += grad;
-                }
-            }
-            for (sum, &of_run) in dbias.iter_mut().zip(&of_run) {
-                *sum += WithDType::to_f64(of_run);
-            }
-        }
-        dbias.into_iter().map(T::from_f64).collect()
-    }
-
-    fn weight_gradient<T: Element>(&self, x: &[T], grad: &[T]) -> Vec<T> {
+    /// Returns the gradients of weights and bias. A task computes some columns of both.
+    fn gradients<T: Element>(&self, x: &[T], grad: &[T]) -> [Vec<T>; 2] {
         let Self { inputs, outputs, .. } = *self;
         let samples = x.len() / inputs;
         // An empty batch has no products to add.
         if samples == 0 {
-            return zeros(inputs * outputs);
+            return [zeros(inputs * outputs), zeros(outputs)];
         }
-        let x = Matrix::new(x, samples, inputs).transposed();
-        let grad = Matrix::new(grad, samples, outputs);
-        let mut dweight = zeros(inputs * outputs);
-        let tasks = parts_of_rows(&mut dweight, outputs, COLUMNS).into_par_iter().enumerate();
-        tasks.for_each(|(task, rows)| {
-            let first = task * COLUMNS;
-            let width = COLUMNS.min(outputs - first);
-            // `gemm` copies these columns once, into the cache, for all rows.
-            let mut sums = Scratch::new(inputs * width);
-            gemm(x, grad.columns(first..first + width), &mut sums, Store::Replace);
-            for (row, sums) in rows.into_iter().zip(sums.chunks_exact(width)) {
+        let (x, of_grad) = (Matrix::new(x, samples, inputs), Matrix::new(grad, samples, outputs));
+        let (mut dweight, mut dbias) = (zeros(inputs * outputs), zeros(outputs));
+        let rows = parts_of_rows(&mut dweight, outputs, COLUMNS).into_par_iter();
+        rows.zip(dbias.par_chunks_mut(COLUMNS)).enumerate().for_each(|(task, (rows, dbias))| {
+            let columns = task * COLUMNS..task * COLUMNS + dbias.len();
+            vectorised(
+                #[inline(always)]
+                || add_up(grad.chunks_exact(outputs).map(|row| &row[columns.clone()]), dbias),
+            );
+            // `gemm` copies these columns of the gradient once, into the cache, for all rows.
+            let mut sums = Scratch::new(inputs * dbias.len());
+            for (run, store) in runs(samples, outputs) {
+                let grad = of_grad.rows(run.clone()).columns(columns.clone());
+                gemm(x.rows(run).transposed(), grad, &mut sums, store);
+            }
+            for (row, sums) in rows.into_iter().zip(sums.chunks_exact(dbias.len())) {
                 row.copy_from_slice(sums);
             }
         });
-        dweight
+        [dweight, dbias]
+    }
+}
+
+/// Adds up rows: those of a [`RUN`] in `T`, and the runs in f64. A large f32 would lose the digits of small terms.
+#[inline(always)]
+fn add_up<'a, T: Element>(mut rows: impl ExactSizeIterator<Item = &'a [T]>, to: &mut [T]) {
+    let mut sums = [0.0; COLUMNS];
+    while rows.len() > 0 {
+        let mut of_run = [T::zero(); COLUMNS];
+        for row in rows.by_ref().take(RUN) {
+            for (sum, &number) in of_run.iter_mut().zip(row) {
+                *sum += number;
+            }
+        }
+        for (sum, of_run) in sums.iter_mut().zip(of_run) {
+            *sum += WithDType::to_f64(of_run);
+        }
+    }
+    for (to, sum) in to.iter_mut().zip(sums) {
+        *to = T::from_f64(sum);
     }
 }
 

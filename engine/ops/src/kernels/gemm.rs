@@ -37,7 +37,7 @@ impl<'a, T> Matrix<'a, T> {
     }
 
     /// A range of the rows of a matrix.
-    fn rows(self, rows: Range<usize>) -> Self {
+    pub(crate) fn rows(self, rows: Range<usize>) -> Self {
         assert!(rows.end <= self.rows && !rows.is_empty(), "rows of a matrix");
         Self { data: &self.data[rows.start * self.row_stride..], rows: rows.len(), ..self }
     }
@@ -93,8 +93,7 @@ pub(crate) fn product<'out, T: Element>(
     assert_ne!(a.rows.min(a.cols), 0, "a product of nothing writes nothing");
     assert_eq!(Some(out.len()), a.rows.checked_mul(b.columns), "a product needs its room");
     for (first, panel) in b.panels() {
-        for run in runs(a.cols, panel.cols < b.columns) {
-            let store = if run.start == 0 { Store::Replace } else { Store::Accumulate };
+        for (run, store) in runs(a.cols, b.columns) {
             let out = &mut out[first..];
             let out = (out.as_mut_ptr().cast(), out.len(), b.columns);
             // SAFETY: a pointer to numbers of a unique borrow. The first run writes the numbers that the others add to.
@@ -105,11 +104,15 @@ pub(crate) fn product<'out, T: Element>(
     unsafe { out.assume_init_mut() }
 }
 
-/// Divides k terms into the runs that `gemm` adds up one after the other. `gemm` makes equal runs, but not for a product of few
-/// rows and columns. So here a panel of a larger matrix gets the runs of the whole.
-fn runs(k: usize, of_larger: bool) -> impl Iterator<Item = Range<usize>> {
-    let run = if of_larger { k.div_ceil(k.div_ceil(512)) } else { k };
-    (0..k).step_by(run).map(move |start| start..k.min(start + run))
+/// Divides the k terms of each sum into the runs that `gemm` adds up one after the other, if one task multiplies at most
+/// 64 rows by a matrix of this number of columns. A part of the columns gets the same bits by the runs of all columns.
+pub(crate) fn runs(k: usize, columns: usize) -> impl Iterator<Item = (Range<usize>, Store)> {
+    const LONGEST: usize = 512;
+    let run = if columns > 64 { k.div_ceil(k.div_ceil(LONGEST).max(1)) } else { LONGEST };
+    (0..k).step_by(run.max(1)).map(move |start| {
+        let store = if start == 0 { Store::Replace } else { Store::Accumulate };
+        (start..k.min(start + run), store)
+    })
 }
 
 /// # Safety

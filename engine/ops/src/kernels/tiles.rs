@@ -104,8 +104,11 @@ impl<T: Element> Panels<T> {
     pub(crate) fn of(matrix: &[T], rows: usize, columns: usize, stride: usize) -> Self {
         let mut numbers = Scratch::new(rows * columns.next_multiple_of(COLUMNS));
         for (row, from) in matrix.chunks(stride).take(rows).enumerate() {
-            for (panel, from) in from[..columns].chunks(COLUMNS).enumerate() {
-                numbers[(panel * rows + row) * COLUMNS..][..from.len()].copy_from_slice(from);
+            let (whole, rest) = from[..columns].as_chunks::<COLUMNS>();
+            let mut to = numbers.as_chunks_mut::<COLUMNS>().0[row..].iter_mut().step_by(rows);
+            to.by_ref().zip(whole).for_each(|(to, from)| *to = *from);
+            if let Some(to) = to.next() {
+                to[..rest.len()].copy_from_slice(rest);
             }
         }
         Self { numbers, rows }
