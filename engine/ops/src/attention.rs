@@ -399,7 +399,8 @@ mod tests {
     use super::*;
     use crate::backward::{backward_from, is_recorded};
     use crate::tests::agreement::{
-        MANY, assert_agree, assert_empty_batch_is_nothing, noise, noises, numbers,
+        MANY, assert_agree, assert_empty_batch_is_nothing, assert_threads_change_no_bit, noise,
+        noises, numbers,
     };
 
     #[test]
@@ -491,17 +492,8 @@ mod tests {
 
     #[test]
     fn bits_are_the_same_on_any_number_of_threads() {
-        let outcome = |threads: usize| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| {
-                let [q, k, v] = ["q", "k", "v"].map(|name| noise(name, &[3, 37, 20]));
-                let y = causal_attention(&q, &k, &v, 2).unwrap();
-                let gradients = backward_from(&y, &noise("dy", &[3, 37, 20])).unwrap();
-                let of = [&q, &k, &v].map(|of| numbers(gradients.get(of).unwrap()));
-                (numbers(&y), of)
-            })
-        };
-        assert!(outcome(1) == outcome(2));
+        let inputs = noises([&[3, 37, 20]; 3]);
+        assert_threads_change_no_bit(&inputs, &|t| causal_attention(t[0], t[1], t[2], 2));
     }
 
     #[test]

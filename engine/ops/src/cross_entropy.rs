@@ -305,7 +305,8 @@ mod tests {
 
     use super::*;
     use crate::tests::agreement::{
-        FEW, MANY, assert_agree, assert_close, device, has, noises, numbers, there, variable,
+        FEW, MANY, assert_agree, assert_close, assert_threads_change_no_bit, device, has, noises,
+        numbers, there, variable,
     };
 
     #[test]
@@ -479,19 +480,8 @@ mod tests {
     #[test]
     fn bits_are_the_same_on_any_number_of_threads() {
         let labels = Tensor::arange(0u32, 33, &Device::Cpu).unwrap();
-        let outcome = |threads: usize, dtype| {
-            let logits = variable("logits", &[33, 1009], dtype);
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| {
-                let loss = cross_entropy(&logits, &labels).unwrap();
-                let gradient = loss.backward().unwrap().get(&logits).unwrap().clone();
-                [numbers(&loss), numbers(&gradient)].concat()
-            })
-        };
-        for dtype in [DType::F32, DType::F64] {
-            assert_eq!(outcome(1, dtype), outcome(2, dtype));
-            assert_eq!(outcome(1, dtype), outcome(3, dtype));
-        }
+        let logits = noises([&[33, 1009]]);
+        assert_threads_change_no_bit(&logits, &|t| cross_entropy(t[0], &labels));
     }
 
     /// Existing trainings keep their bits: few classes are added up one by one.

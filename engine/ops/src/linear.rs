@@ -28,7 +28,7 @@ const ROWS: usize = 48;
 /// The number of columns of a task of the gradients of weights and bias: those of a tile of `gemm`.
 const COLUMNS: usize = 64;
 
-/// The number of samples from which on the product with a copy of the weights takes less time, with the copy.
+/// The number of samples from which on a copy of the weights saves more time than it takes.
 const MANY: usize = 256;
 
 /// The number of samples in a run. The type of the tensors adds up the bias gradients of a run.
@@ -238,15 +238,20 @@ mod tests {
     use crate::backward::backward_from;
     use crate::relu;
     use crate::tests::agreement::{
-        MANY, assert_agree, assert_empty_batch_is_nothing, noise, noises,
+        MANY, assert_agree, assert_empty_batch_is_nothing, assert_threads_change_no_bit, noise,
+        noises,
     };
 
     #[test]
     fn it_is_its_formula_in_every_type() {
         let formula = |t: &[&Tensor]| t[0].broadcast_matmul(t[1])?.broadcast_add(t[2]);
-        for (samples, inputs, outputs) in
-            [(&[70][..], 800, 128), (&[5], 3, 7), (&[7, 10], 80, 12), (&[2, 3, 5], 8, 9)]
-        {
+        for (samples, inputs, outputs) in [
+            (&[70][..], 800, 128),
+            (&[5], 3, 7),
+            (&[7, 10], 80, 12),
+            (&[2, 3, 5], 8, 9),
+            (&[2, 150], 70, 130),
+        ] {
             let x = [samples, &[inputs]].concat();
             let inputs = noises([&x, &[inputs, outputs], &[outputs]]);
             assert_agree(&MANY, &inputs, &|t| linear(t[0], t[1], t[2]), &formula);
@@ -256,6 +261,12 @@ mod tests {
                 relu(&formula(t)?)
             });
         }
+    }
+
+    #[test]
+    fn bits_are_the_same_on_any_number_of_threads() {
+        let inputs = noises([&[300, 70], &[70, 130], &[130]]);
+        assert_threads_change_no_bit(&inputs, &|t| linear(t[0], t[1], t[2]));
     }
 
     #[test]

@@ -104,8 +104,8 @@ pub(crate) fn product<'out, T: Element>(
     unsafe { out.assume_init_mut() }
 }
 
-/// Divides the k terms of each sum into the runs that `gemm` adds up one after the other, if one task multiplies at most
-/// 64 rows by a matrix of this number of columns. A part of the columns gets the same bits by the runs of all columns.
+/// Divides the k terms of each sum into runs. Such runs `gemm` adds up one after the other, in a product of at most 64 rows and
+/// this number of columns. With them, a part of the columns has the bits of the whole.
 pub(crate) fn runs(k: usize, columns: usize) -> impl Iterator<Item = (Range<usize>, Store)> {
     const LONGEST: usize = 512;
     let run = if columns > 64 { k.div_ceil(k.div_ceil(LONGEST).max(1)) } else { LONGEST };
