@@ -421,34 +421,6 @@ mod tests {
         assert!(is_recorded(&causal_attention(&q, &k, &v, 3).unwrap()));
     }
 
-    #[test]
-    fn its_gradients_are_finite_differences() {
-        let shape = [2, 7, 15];
-        let inputs = noises([&shape[..]; 3]);
-        let upstream = noise("upstream", &shape);
-        let loss = |inputs: &[Tensor]| {
-            let y = causal_attention(&inputs[0], &inputs[1], &inputs[2], 3).unwrap();
-            let products = y.mul(upstream.as_tensor()).unwrap();
-            products.sum_all().unwrap().to_scalar::<f64>().unwrap()
-        };
-        let variables = inputs.each_ref().map(|of| Var::from_tensor(of).unwrap());
-        let y = causal_attention(&variables[0], &variables[1], &variables[2], 3).unwrap();
-        let found = backward_from(&y, &upstream).unwrap();
-        for (nth, variable) in variables.iter().enumerate() {
-            for (place, gradient) in numbers(found.get(variable).unwrap()).into_iter().enumerate() {
-                let moved = [1e-5, -1e-5].map(|by| {
-                    let mut values = numbers(&inputs[nth]);
-                    values[place] += by;
-                    let mut inputs = inputs.clone();
-                    inputs[nth] = Tensor::from_vec(values, &shape, &Device::Cpu).unwrap();
-                    loss(&inputs)
-                });
-                let slope = (moved[0] - moved[1]) / 2e-5;
-                assert!((gradient - slope).abs() < 1e-8, "{nth}, {place}: {gradient} for {slope}");
-            }
-        }
-    }
-
     /// No token reads a later one: neither its numbers nor the gradient of its result.
     #[test]
     fn a_nan_reaches_the_tokens_from_its_own_on() {
