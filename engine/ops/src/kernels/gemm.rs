@@ -175,9 +175,6 @@ pub(crate) struct Panels<'a, T: Clone> {
 }
 
 impl<'a, T: Element> Panels<'a, T> {
-    /// The columns of a copied panel: those of `gemm`'s largest tile.
-    const WIDTH: usize = 64;
-
     /// A matrix of this number of columns as a single panel.
     pub(crate) fn whole(matrix: &'a [T], columns: usize) -> Self {
         let rows = matrix.len() / columns;
@@ -186,27 +183,33 @@ impl<'a, T: Element> Panels<'a, T> {
 
     /// Copies a matrix of this number of columns.
     pub(crate) fn copied(matrix: &[T], columns: usize) -> Self {
-        Self::made(matrix.len() / columns, columns, |first, panel| {
-            for (to, row) in panel.chunks_exact_mut(Self::WIDTH).zip(matrix.chunks(columns)) {
-                let row = &row[first..columns.min(first + Self::WIDTH)];
-                to[..row.len()].copy_from_slice(row);
+        Self::made(matrix.len() / columns, columns, |of_panel, panel, width| {
+            for (to, row) in panel.chunks_exact_mut(width).zip(matrix.chunks(columns)) {
+                to[..of_panel.len()].copy_from_slice(&row[of_panel.clone()]);
             }
         })
     }
 
     /// Copies the transpose of a matrix of this number of columns.
     pub(crate) fn transposed(matrix: &[T], columns: usize) -> Self {
-        let rows = matrix.len() / columns;
-        Self::made(columns, rows, |first, panel| {
-            let of_panel = [rows.min(first + Self::WIDTH) - first, columns, columns];
-            transpose(&matrix[first * columns..], of_panel, panel, Self::WIDTH);
+        Self::made(columns, matrix.len() / columns, |of_panel, panel, width| {
+            let rows = &matrix[of_panel.start * columns..];
+            transpose(rows, [of_panel.len(), columns, columns], panel, width);
         })
     }
 
-    /// `make` overwrites the zeros of the panel that begins with this column.
-    fn made(rows: usize, columns: usize, make: impl Fn(usize, &mut [T]) + Sync + Send) -> Self {
-        let (width, len) = (Self::WIDTH, rows * columns.next_multiple_of(Self::WIDTH));
-        let make = |nth: usize, panel: &mut [T]| make(nth * width, panel);
+    /// `make` overwrites the zeros of the panel of these columns, with rows of this width.
+    fn made(
+        rows: usize,
+        columns: usize,
+        make: impl Fn(Range<usize>, &mut [T], usize) + Sync + Send,
+    ) -> Self {
+        // A panel is as wide as `gemm`'s largest tile, or wider: otherwise the calls for few rows would take long.
+        let width = if rows < 256 { 256 } else { 64 };
+        let make = |nth: usize, panel: &mut [T]| {
+            make(nth * width..columns.min((nth + 1) * width), panel, width);
+        };
+        let len = rows * columns.next_multiple_of(width);
         let numbers = Cow::Owned(made_by_task(len, rows * width, make).0);
         Self { numbers, rows, columns, width }
     }
