@@ -11,9 +11,9 @@ use candle_core::Result;
 use ops::backward::backward_from;
 use ops::batch_norm::Statistics;
 use ops::{
-    add_bias, add_bias_relu, add_relu, avg_pool2d, batch_norm, batch_norm_with, conv2d,
-    cross_entropy, cross_entropy_of_part, embedding, flatten, gelu, gelu_tanh, global_avg_pool,
-    layer_norm, linear, relu, row_statistics, softmax, transpose,
+    add_bias, add_bias_relu, add_relu, avg_pool2d, batch_norm, batch_norm_with, causal_attention,
+    conv2d, cross_entropy, cross_entropy_of_part, embedding, flatten, gelu, gelu_tanh,
+    global_avg_pool, layer_norm, linear, relu, row_statistics, softmax, transpose,
 };
 use single_gpu::gradient_check::{STEP, finite_differences, gradient_errors};
 use single_gpu::layers;
@@ -153,6 +153,12 @@ fn layer_norm_softmax_and_both_gelus() {
         check(&format!("gelu {shape:?}"), &[&x], &|| gelu(&(x.as_tensor() * 3.0)?));
         check(&format!("gelu_tanh {shape:?}"), &[&x], &|| gelu_tanh(&(x.as_tensor() * 3.0)?));
     }
+}
+
+#[test]
+fn attention_by_heads() {
+    let [q, k, v] = [1, 2, 3].map(|salt| variable(&[2, 7, 15], salt));
+    check("causal_attention", &[&q, &k, &v], &|| causal_attention(&q, &k, &v, 3));
 }
 
 #[test]

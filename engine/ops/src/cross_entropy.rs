@@ -32,16 +32,8 @@ use crate::kernels::simd::{LANES, vectorised};
 /// is softmax(logits) − one-hot(label). Fails when shapes or types do not fit, without classes, and when a label is not below the
 /// number of classes. A GPU cannot report a wrong label: on a GPU the loss becomes NaN.
 pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
-    if !logits.device().is_cuda() {
-        let statistics = row_statistics(logits, labels, 0)?.unsqueeze(0)?;
-        return cross_entropy_of_part(logits, labels, 0, &statistics);
-    }
-    let (logits, labels) = checked(logits, labels)?;
-    let loss = gpu::cross_entropy(&logits, &labels)?;
-    let of = (logits.clone(), labels.clone());
-    record("cross_entropy", loss, (), [&logits, &labels], move |_, dloss| {
-        Ok([Some(gpu::cross_entropy_gradient(&of.0, &of.1, &dloss.contiguous()?)?), None])
-    })
+    let statistics = row_statistics(logits, labels, 0)?.unsqueeze(0)?;
+    cross_entropy_of_part(logits, labels, 0, &statistics)
 }
 
 /// Returns four numbers of each row of logits, of the classes from `first_class` on: `[N, classes]`, N labels → `[N, 4]`, without
@@ -109,11 +101,12 @@ pub fn cross_entropy_of_part(
 /// A scalar, `[B, classes]`, B labels (u32, of any shape) → `[2]` in f64, without a gradient, on the device of `logits`, for which
 /// nothing waits. The first of equal logits is the largest, and a NaN is larger than all.
 pub fn loss_and_correct(loss: &Tensor, logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
+    let logits = &logits.to_dtype(computed_in(logits.dtype()))?;
     if logits.device().is_cuda() {
-        let (loss, labels) = (loss.to_dtype(logits.dtype())?, labels.flatten_all()?);
-        return gpu::loss_and_correct(&loss, &logits.contiguous()?, &labels.contiguous()?);
+        let statistics = row_statistics(logits, labels, 0)?.unsqueeze(0)?;
+        return loss_and_correct_of_parts(loss, &statistics, labels);
     }
-    let (logits, labels) = &checked(&logits.to_dtype(computed_in(logits.dtype()))?, labels)?;
+    let (logits, labels) = &checked(logits, labels)?;
     let correct = with_elements!("loss_and_correct", |logits| {
         let is_correct = |row: &[_], label| {
             let answer = vectorised(
@@ -312,7 +305,8 @@ mod tests {
 
     use super::*;
     use crate::tests::agreement::{
-        FEW, MANY, assert_agree, assert_close, device, has, noises, numbers, there, variable,
+        FEW, MANY, assert_agree, assert_close, assert_threads_change_no_bit, device, has, noises,
+        numbers, there, variable,
     };
 
     #[test]
@@ -486,19 +480,8 @@ mod tests {
     #[test]
     fn bits_are_the_same_on_any_number_of_threads() {
         let labels = Tensor::arange(0u32, 33, &Device::Cpu).unwrap();
-        let outcome = |threads: usize, dtype| {
-            let logits = variable("logits", &[33, 1009], dtype);
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| {
-                let loss = cross_entropy(&logits, &labels).unwrap();
-                let gradient = loss.backward().unwrap().get(&logits).unwrap().clone();
-                [numbers(&loss), numbers(&gradient)].concat()
-            })
-        };
-        for dtype in [DType::F32, DType::F64] {
-            assert_eq!(outcome(1, dtype), outcome(2, dtype));
-            assert_eq!(outcome(1, dtype), outcome(3, dtype));
-        }
+        let logits = noises([&[33, 1009]]);
+        assert_threads_change_no_bit(&logits, &|t| cross_entropy(t[0], &labels));
     }
 
     /// Existing trainings keep their bits: few classes are added up one by one.

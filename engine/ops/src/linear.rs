@@ -3,25 +3,33 @@
 //! | | product | shape | in parallel over |
 //! | --- | --- | --- | --- |
 //! | output | X · W + b | \[B, I\]·\[I, O\] | groups of samples |
-//! | gradient of W | Xᵀ · G | \[I, B\]·\[B, O\] | groups of inputs |
+//! | gradient of W | Xᵀ · G | \[I, B\]·\[B, O\] | groups of outputs |
 //! | gradient of X | G · Wᵀ | \[B, O\]·\[O, I\] | groups of samples |
 //!
 //! Cost: 2·B·I·O operations for each product. A task adds bias and relu while its rows are in the cache. One task computes
-//! each row of a result, so the number of threads never changes the bits. On a GPU cuBLAS computes the products.
+//! each element of a result, so the number of threads never changes the bits. On a GPU cuBLAS computes the products.
 
 use candle_core::{Result, Shape, Tensor, WithDType, bail};
+use rayon::prelude::*;
 
 use crate::backward::{Wanted, record_in_halves};
 use crate::copies::{is_rounded, rounded};
 use crate::kernels::element::{Element, by_device, cpu_memory, tensor, with_elements};
-use crate::kernels::gemm::{Matrix, product, transposed};
+use crate::kernels::gemm::{Matrix, Panels, gemm, product, runs};
 use crate::kernels::gpu;
-use crate::kernels::memory::{self, excess, written_by_task, zeros};
+use crate::kernels::memory::{self, Scratch, excess, parts_of_rows, written_by_task, zeros};
+use crate::kernels::simd::vectorised;
 use crate::relu::{self, rectified};
 
 /// The number of rows of a task: a multiple of the six rows of `gemm`'s tiles, and so large that reading the other matrix is a
 /// small part of the work.
 const ROWS: usize = 48;
+
+/// The number of columns of a task of the gradients of weights and bias: those of a tile of `gemm`.
+const COLUMNS: usize = 64;
+
+/// The number of samples from which on a copy of the weights saves more time than it takes.
+const MANY: usize = 256;
 
 /// The number of samples in a run. The type of the tensors adds up the bias gradients of a run.
 const RUN: usize = 256;
@@ -120,69 +128,95 @@ impl Linear {
         let (shape, of_weight) = (x.shape(), weight.shape());
         with_elements!("linear", |x, weight, grad| {
             let tensor = |values, shape: &Shape| tensor(cpu_memory(values), shape);
-            let input_gradient = || {
-                let weight = transposed(weight, self.outputs);
-                rows_of_product(grad, Matrix::new(&weight, self.outputs, self.inputs), |_| {})
+            let input_gradient =
+                || rows_of_product(grad, &Panels::transposed(weight, self.outputs), |_| {});
+            let dx = wanted.input.then(|| tensor(input_gradient(), shape));
+            let [dweight, dbias] = match wanted.weights.then(|| self.gradients(x, grad)) {
+                Some([of_weights, of_bias]) => [
+                    Some(tensor(of_weights, of_weight)),
+                    Some(tensor(of_bias, &self.outputs.into())),
+                ],
+                None => [None, None],
             };
-            Ok([
-                wanted.input.then(|| tensor(input_gradient(), shape)),
-                wanted.weights.then(|| tensor(self.weight_gradient(x, grad), of_weight)),
-                wanted.weights.then(|| tensor(self.bias_gradient(grad), &self.outputs.into())),
-            ])
+            Ok([dx, dweight, dbias])
         })
     }
 
     fn product_with_bias<T: Element>(&self, x: &[T], weight: &[T], bias: &[T]) -> Vec<T> {
-        let weight = Matrix::new(weight, self.inputs, self.outputs);
-        rows_of_product(x, weight, |y| {
-            for row in y.chunks_exact_mut(self.outputs) {
-                for (y, &bias) in row.iter_mut().zip(bias) {
-                    let sum = *y + bias;
-                    *y = if self.with_relu { rectified(sum) } else { sum };
-                }
-            }
+        let weight = match x.len() / self.inputs {
+            ..MANY => Panels::whole(weight, self.outputs),
+            MANY.. => Panels::copied(weight, self.outputs),
+        };
+        rows_of_product(x, &weight, |y| {
+            vectorised(
+                #[inline(always)]
+                || {
+                    for row in y.chunks_exact_mut(self.outputs) {
+                        for (y, &bias) in row.iter_mut().zip(bias) {
+                            let sum = *y + bias;
+                            *y = if self.with_relu { rectified(sum) } else { sum };
+                        }
+                    }
+                },
+            );
         })
     }
 
-    /// Adds up the samples of a [`RUN`] in `T`, and the runs in f64: a large f32 would lose the digits of small terms.
-    fn bias_gradient<T: Element>(&self, grad: &[T]) -> Vec<T> {
-        let mut dbias = vec![0.0; self.outputs];
-        let mut of_run = vec![T::zero(); self.outputs];
-        for run in grad.chunks(RUN * self.outputs) {
-            of_run.fill(T::zero());
-            for row in run.chunks_exact(self.outputs) {
-                for (sum, &grad) in of_run.iter_mut().zip(row) {
-                    *sum += grad;
-                }
-            }
-            for (sum, &of_run) in dbias.iter_mut().zip(&of_run) {
-                *sum += WithDType::to_f64(of_run);
-            }
-        }
-        dbias.into_iter().map(T::from_f64).collect()
-    }
-
-    fn weight_gradient<T: Element>(&self, x: &[T], grad: &[T]) -> Vec<T> {
+    /// Returns the gradients of weights and bias. A task computes some columns of both.
+    fn gradients<T: Element>(&self, x: &[T], grad: &[T]) -> [Vec<T>; 2] {
         let Self { inputs, outputs, .. } = *self;
         let samples = x.len() / inputs;
         // An empty batch has no products to add.
         if samples == 0 {
-            return zeros(inputs * outputs);
+            return [zeros(inputs * outputs), zeros(outputs)];
         }
-        let x = Matrix::new(x, samples, inputs);
-        let grad = Matrix::new(grad, samples, outputs);
-        written_by_task(inputs * outputs, ROWS * outputs, |task, dweight| {
-            let x = x.columns(task * ROWS..inputs.min((task + 1) * ROWS));
-            (product(x.transposed(), grad, dweight), ())
-        })
-        .0
+        let (x, of_grad) = (Matrix::new(x, samples, inputs), Matrix::new(grad, samples, outputs));
+        let (mut dweight, mut dbias) = (zeros(inputs * outputs), zeros(outputs));
+        let rows = parts_of_rows(&mut dweight, outputs, COLUMNS).into_par_iter();
+        rows.zip(dbias.par_chunks_mut(COLUMNS)).enumerate().for_each(|(task, (rows, dbias))| {
+            let columns = task * COLUMNS..task * COLUMNS + dbias.len();
+            vectorised(
+                #[inline(always)]
+                || add_up(grad.chunks_exact(outputs).map(|row| &row[columns.clone()]), dbias),
+            );
+            // `gemm` copies these columns of the gradient once, into the cache, for all rows.
+            let mut sums = Scratch::new(inputs * dbias.len());
+            for (run, store) in runs(samples, outputs) {
+                let grad = of_grad.rows(run.clone()).columns(columns.clone());
+                gemm(x.rows(run).transposed(), grad, &mut sums, store);
+            }
+            for (row, sums) in rows.into_iter().zip(sums.chunks_exact(dbias.len())) {
+                row.copy_from_slice(sums);
+            }
+        });
+        [dweight, dbias]
+    }
+}
+
+/// Adds up rows: those of a [`RUN`] in `T`, and the runs in f64. A large f32 would lose the digits of small terms.
+#[inline(always)]
+fn add_up<'a, T: Element>(mut rows: impl ExactSizeIterator<Item = &'a [T]>, to: &mut [T]) {
+    let mut sums = [0.0; COLUMNS];
+    while rows.len() > 0 {
+        let mut of_run = [T::zero(); COLUMNS];
+        for row in rows.by_ref().take(RUN) {
+            for (sum, &number) in of_run.iter_mut().zip(row) {
+                *sum += number;
+            }
+        }
+        for (sum, of_run) in sums.iter_mut().zip(of_run) {
+            *sum += WithDType::to_f64(of_run);
+        }
+    }
+    for (to, sum) in to.iter_mut().zip(sums) {
+        *to = T::from_f64(sum);
     }
 }
 
 /// Multiplies `a`, row by row, by `b`, and passes the rows of each task to `finish`.
 fn rows_of_product<T: Element>(
     a: &[T],
-    b: Matrix<'_, T>,
+    b: &Panels<'_, T>,
     finish: impl Fn(&mut [T]) + Sync + Send,
 ) -> Vec<T> {
     let (inner, columns) = b.size();
@@ -204,15 +238,20 @@ mod tests {
     use crate::backward::backward_from;
     use crate::relu;
     use crate::tests::agreement::{
-        MANY, assert_agree, assert_empty_batch_is_nothing, noise, noises,
+        MANY, assert_agree, assert_empty_batch_is_nothing, assert_threads_change_no_bit, noise,
+        noises,
     };
 
     #[test]
     fn it_is_its_formula_in_every_type() {
         let formula = |t: &[&Tensor]| t[0].broadcast_matmul(t[1])?.broadcast_add(t[2]);
-        for (samples, inputs, outputs) in
-            [(&[70][..], 800, 128), (&[5], 3, 7), (&[7, 10], 80, 12), (&[2, 3, 5], 8, 9)]
-        {
+        for (samples, inputs, outputs) in [
+            (&[70][..], 800, 128),
+            (&[5], 3, 7),
+            (&[7, 10], 80, 12),
+            (&[2, 3, 5], 8, 9),
+            (&[2, 150], 70, 130),
+        ] {
             let x = [samples, &[inputs]].concat();
             let inputs = noises([&x, &[inputs, outputs], &[outputs]]);
             assert_agree(&MANY, &inputs, &|t| linear(t[0], t[1], t[2]), &formula);
@@ -222,6 +261,12 @@ mod tests {
                 relu(&formula(t)?)
             });
         }
+    }
+
+    #[test]
+    fn bits_are_the_same_on_any_number_of_threads() {
+        let inputs = noises([&[300, 70], &[70, 130], &[130]]);
+        assert_threads_change_no_bit(&inputs, &|t| linear(t[0], t[1], t[2]));
     }
 
     #[test]

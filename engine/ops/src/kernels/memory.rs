@@ -105,6 +105,22 @@ fn zeroed<T: Copy + Default>(memory: &mut [MaybeUninit<T>]) -> &mut [T] {
     unsafe { memory.assume_init_mut() }
 }
 
+/// Splits rows of `length` numbers into parts of `width` columns, and returns the pieces of all rows for each part.
+pub(crate) fn parts_of_rows<T>(
+    memory: &mut [T],
+    length: usize,
+    width: usize,
+) -> Vec<Vec<&mut [T]>> {
+    let rows = memory.len() / length;
+    let mut parts: Vec<_> = (0..length.div_ceil(width)).map(|_| Vec::with_capacity(rows)).collect();
+    for row in memory.chunks_exact_mut(length) {
+        for (part, piece) in parts.iter_mut().zip(row.chunks_mut(width)) {
+            part.push(piece);
+        }
+    }
+    parts
+}
+
 /// Computes rows of `columns` numbers in parallel. `make` overwrites the zeros of the row with this number.
 pub(crate) fn made_by_row<T: Copy + Default + Send>(
     rows: usize,

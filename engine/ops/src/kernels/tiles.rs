@@ -12,6 +12,7 @@
 use std::ops::Range;
 
 use super::element::Element;
+use super::gemm::transpose;
 use super::memory::Scratch;
 use super::simd::{LANES, Simd};
 
@@ -103,24 +104,24 @@ impl<T: Element> Panels<T> {
     pub(crate) fn of(matrix: &[T], rows: usize, columns: usize, stride: usize) -> Self {
         let mut numbers = Scratch::new(rows * columns.next_multiple_of(COLUMNS));
         for (row, from) in matrix.chunks(stride).take(rows).enumerate() {
-            for (panel, from) in from[..columns].chunks(COLUMNS).enumerate() {
-                numbers[(panel * rows + row) * COLUMNS..][..from.len()].copy_from_slice(from);
+            let (whole, rest) = from[..columns].as_chunks::<COLUMNS>();
+            let mut to = numbers.as_chunks_mut::<COLUMNS>().0[row..].iter_mut().step_by(rows);
+            to.by_ref().zip(whole).for_each(|(to, from)| *to = *from);
+            if let Some(to) = to.next() {
+                to[..rest.len()].copy_from_slice(rest);
             }
         }
         Self { numbers, rows }
     }
 
-    /// Copies the transpose of the matrix. Not compiled for wide vectors: a store of sixteen scattered numbers takes longer than
-    /// sixteen stores.
+    /// Copies the transpose of the matrix.
     #[inline(never)]
     pub(crate) fn transposed(matrix: &[T], rows: usize, columns: usize, stride: usize) -> Self {
         let mut numbers = Scratch::new(columns * rows.next_multiple_of(COLUMNS));
-        for (row, from) in matrix.chunks(stride).take(rows).enumerate() {
-            let first = row / COLUMNS * COLUMNS * columns + row % COLUMNS;
-            let to = numbers[first..].iter_mut().step_by(COLUMNS);
-            for (to, &from) in to.zip(&from[..columns]) {
-                *to = from;
-            }
+        for (nth, panel) in numbers.chunks_exact_mut(columns * COLUMNS).enumerate() {
+            let first = nth * COLUMNS;
+            let of_panel = [COLUMNS.min(rows - first), columns, stride];
+            transpose(&matrix[first * stride..], of_panel, panel, COLUMNS);
         }
         Self { numbers, rows: columns }
     }

@@ -140,6 +140,23 @@ pub(crate) fn assert_agree(
     }
 }
 
+/// Asserts that the value and the gradients of an operation have the same bits on one thread, on two and on three.
+#[track_caller]
+pub(crate) fn assert_threads_change_no_bit(
+    inputs: &[Tensor],
+    operation: &(dyn Fn(&[&Tensor]) -> Result<Tensor> + Sync),
+) {
+    for dtype in [DType::F32, DType::F64] {
+        let on_threads = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            let outcome = || outcome(&Device::Cpu, (dtype, dtype), inputs, &|t| operation(t));
+            pool.install(outcome).unwrap().iter().map(numbers).collect::<Vec<_>>()
+        };
+        let [one, two, three] = [1, 2, 3].map(on_threads);
+        assert!(one == two && one == three, "{dtype:?}");
+    }
+}
+
 /// Asserts that the relative difference of two tensors of any type and device is at most `bound`.
 #[track_caller]
 pub(crate) fn assert_close(name: &str, found: &Tensor, expected: &Tensor, bound: f64) {
