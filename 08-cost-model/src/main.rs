@@ -16,7 +16,7 @@ use cost_model::paper::Kind;
 use cost_model::plan::Plan;
 use harness::cli::{self, UsageError};
 use harness::load::Load;
-use harness::report::{counted, line, paragraph, thousands};
+use harness::report::{counted, paragraph, thousands};
 use harness::{interrupt, launcher};
 use model_parallel::layers::Layers;
 use params_and_allreduce::thread::DEFAULT_TIMEOUT;
@@ -74,7 +74,7 @@ fn here(flags: &Arguments, model: Model<'_>, size: NetworkSize, headline: &str) 
     let hosts = Hosts::one(link::measure(&several, of_layer, slow)?);
     if devices > 1 {
         let (latency, speed) = (1e6 * hosts.inside.latency, hosts.inside.bandwidth() / 1e9);
-        line(format!("link: a message takes {latency:.0} µs, and {speed:.2} GB/s"))?;
+        paragraph(format!("link: a message takes {latency:.0} µs, and {speed:.2} GB/s"))?;
     }
     let mut rows = Vec::new();
     for plan in Plan::all(devices, devices, layers) {
