@@ -23,8 +23,9 @@ use params_and_allreduce::thread::DEFAULT_TIMEOUT;
 use report::{Row, report};
 use trainer::memory::{Footprint, NetworkSize, RunSize};
 
-/// The least time of a message on the slow link, and the timed steps of each plan.
+/// The least time of a message on the slow link, the runs of each plan, and the timed steps of a run.
 const LATENCY: Duration = Duration::from_micros(200);
+const RUNS: usize = 3;
 const STEPS: usize = 15;
 /// The most micro-batches of a simulation, which then takes seconds.
 const MOST: usize = 8192;
@@ -88,7 +89,10 @@ fn here(flags: &Arguments, model: Model<'_>, size: NetworkSize, headline: &str) 
         let predicted = plan.predict(&lines.at(samples), &hosts)?;
         let mut row = Row::new(layers.name(), &plan, predicted.step);
         if flags.run.unwrap_or(devices == 2) {
-            row.measured = Some(run(on, model, &predicted, (batch, STEPS), slow)?);
+            // Another program can make a run slower, and never faster.
+            let runs = (0..RUNS).map(|_| run(on, model, &predicted, (batch, STEPS), slow));
+            let runs = runs.collect::<Result<Vec<_>, _>>()?.into_iter();
+            row.measured = runs.min_by(|a, b| a.seconds.total_cmp(&b.seconds));
         }
         rows.push(row);
         if interrupt::requested() {
