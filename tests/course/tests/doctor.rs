@@ -70,16 +70,18 @@ fn images_are_counted_and_a_malformed_file_is_told() {
     // A packed file of another size may be a part of a download, so a run refuses it.
     fs::write(&named_gz, b"\x1f\x8b\x08").unwrap();
     let part = doctor().env("COURSE_DATA_DIR", folder.path()).assert().success();
-    part.stdout(all(["– Fashion-MNIST", "has 3 bytes, and Fashion-MNIST's has 5148; remove it"]));
+    part.stdout(told("has 3 bytes, and Fashion-MNIST's has 5148; remove it"));
     fs::remove_file(named_gz).unwrap();
     fs::write(path, &labels[..9]).unwrap();
     let broken = doctor().env("COURSE_DATA_DIR", folder.path()).assert().success();
-    // The line goes on below itself.
-    let told = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let is_told = move |text: &str| {
-        told(text).contains("ends after 1 of the 2 bytes") && text.contains("– Fashion-MNIST")
-    };
-    broken.stdout(function(is_told));
+    broken.stdout(told("ends after 1 of the 2 bytes").and(contains("– Fashion-MNIST")));
+}
+
+/// Finds a text that goes on below itself.
+fn told(text: &str) -> impl Predicate<str> {
+    let joined = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = joined(text);
+    function(move |output: &str| joined(output).contains(&text))
 }
 
 #[cfg(unix)]
@@ -144,6 +146,6 @@ fn images_are_where_this_system_has_its_caches() {
     doctor.env("XDG_CACHE_HOME", home.path().join("caches"));
     let caches = if cfg!(target_os = "macos") { "Library/Caches" } else { "caches" };
     let place = home.path().join(caches).join("multi-gpu-course/fashion-mnist");
-    let place = format!("– Fashion-MNIST  not in {}: ", place.display());
-    doctor.assert().success().stdout(contains(place));
+    let place = format!("– Fashion-MNIST not in {}: ", place.display());
+    doctor.assert().success().stdout(told(&place));
 }
