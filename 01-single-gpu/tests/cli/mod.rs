@@ -260,7 +260,7 @@ fn memory_beyond_the_limit_of_the_shell_ends_in_one_line() {
         limited.env("RUST_BACKTRACE", "1").assert()
     };
     let refused = starts_with("error: --batch-size 20000 needs about 1.2 GB on 1 device (activ")
-        .and(contains(" MB (ulimit -v) are free: take a batch of at most about 1"))
+        .and(contains("B (ulimit -v) are free: take a batch of at most about 1"))
         .and(contains("\n").count(1));
     limited("--batch-size=20000").code(2).stdout("").stderr(refused);
     limited("--batch-size=16000").code(1).stderr(
