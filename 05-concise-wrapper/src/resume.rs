@@ -87,8 +87,8 @@ pub(crate) fn state_of(weights: &Weights, optimizer: &dyn Optimizer) -> Result<S
     Ok(values.chain(optimizer.state(weights)?).collect())
 }
 
-/// Writes a checkpoint. All ranks call this together. If a tensor is infinite or NaN on a rank, no rank writes. That rank fails with
-/// the name of the tensor. The other ranks fail because that rank has stopped.
+/// Writes a checkpoint. All ranks call this together. If a tensor is infinite or NaN on a rank, no rank writes. That rank
+/// fails with the name of the tensor. The other ranks fail because that rank has stopped.
 pub(crate) fn write(
     store: &dyn Store,
     folder: Option<&Folder>,
