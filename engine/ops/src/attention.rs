@@ -8,10 +8,10 @@
 
 use std::ops::Range;
 
-use candle_core::{Result, Tensor, WithDType, bail};
+use candle_core::{Result, Tensor, Var, WithDType, bail};
 use rayon::prelude::*;
 
-use crate::backward::{record, record_formula};
+use crate::backward::{record, record_copy};
 use crate::copies::{is_rounded, rounded};
 use crate::kernels::element::{Element, cpu_memory, tensor, with_elements};
 use crate::kernels::functions::exp;
@@ -51,10 +51,17 @@ pub fn causal_attention(q: &Tensor, k: &Tensor, v: &Tensor, heads: usize) -> Res
         });
     }
     let (q, k, v) = (&q.contiguous()?, &k.contiguous()?, &v.contiguous()?);
-    if q.device().is_cuda() {
-        return record_formula("causal_attention", [q, k, v], move |of| by_operations(of, heads));
-    }
     let inputs = [q.clone(), k.clone(), v.clone()];
+    if q.device().is_cuda() {
+        let y = by_operations([q, k, v].map(Tensor::detach).each_ref(), heads)?;
+        return record_copy("causal_attention", &y, [q, k, v], move |_, dy| {
+            let [q, k, v] = inputs.each_ref().map(Var::from_tensor);
+            let of = [q?, k?, v?];
+            let y = by_operations(of.each_ref().map(Var::as_tensor), heads)?;
+            let mut found = (y * dy)?.sum_all()?.backward()?;
+            Ok(of.map(|of| found.remove(&of)))
+        });
+    }
     let shape = Attention { batch, tokens, heads, size: features / heads };
     let (y, sums) = with_elements!("causal_attention", |q, k, v| {
         let (y, sums) = shape.forward(q, k, v);
@@ -394,7 +401,7 @@ fn write<T: Element>(
 
 #[cfg(test)]
 mod tests {
-    use candle_core::{DType, Device, Var};
+    use candle_core::{DType, Device};
 
     use super::*;
     use crate::backward::{backward_from, is_recorded};

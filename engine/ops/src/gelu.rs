@@ -5,7 +5,7 @@
 
 use candle_core::{DType, Result, Tensor};
 
-use crate::backward::{record, record_formula};
+use crate::backward::{record, record_copy};
 use crate::copies::rounded;
 use crate::kernels::element::{Element, cpu_memory, tensor, with_elements};
 use crate::kernels::elementwise::map_vectorised;
@@ -35,10 +35,13 @@ fn recorded(x: &Tensor, form: Form) -> Result<Tensor> {
         return rounded("gelu", &[x], |of| recorded(&of[0], form));
     }
     let x = &x.contiguous()?;
-    if x.device().is_cuda() {
-        return record_formula("gelu", [x], move |[x]| formula(x, form));
-    }
     let of_x = x.clone();
+    if x.device().is_cuda() {
+        let y = on_gpu(&x.detach(), form)?.0;
+        return record_copy("gelu", &y, [x], move |_, dy| {
+            Ok([Some((dy * on_gpu(&of_x.detach(), form)?.1)?)])
+        });
+    }
     let y = with_elements!("gelu", |x| cpu_memory(match form {
         Form::Exact => map_vectorised(
             [x],
@@ -80,17 +83,23 @@ fn by_tanh<T: Element>(x: T) -> (T, T) {
     (x * below, below + x * (below * (T::one() - below)) * slope)
 }
 
-/// Computes GELU by candle's operations. The gradients of candle's own GELUs have constants of seven digits.
-fn formula(x: &Tensor, form: Form) -> Result<Tensor> {
-    use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
-    let bounded = match form {
-        Form::Exact => (x * FRAC_1_SQRT_2)?.erf()?,
+/// Does the same on a GPU, by candle's operations. The gradients of candle's own GELUs have constants of seven digits.
+fn on_gpu(x: &Tensor, form: Form) -> Result<(Tensor, Tensor)> {
+    use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, SQRT_2};
+    let (square, double) = (x.sqr()?, FRAC_2_SQRT_PI * SQRT_2);
+    let (below, rising) = match form {
+        Form::Exact => {
+            let bell = ((&square * -0.5)?.exp()? * (FRAC_2_SQRT_PI * FRAC_1_SQRT_2 / 2.0))?;
+            ((x * FRAC_1_SQRT_2)?.erf()?.affine(0.5, 0.5)?, bell)
+        }
         Form::Tanh => {
-            let sum = (x + ((x.sqr()? * x)? * CUBIC)?)?;
-            (sum * (FRAC_2_SQRT_PI * FRAC_1_SQRT_2))?.tanh()?
+            let tanh = ((x + ((&square * x)? * CUBIC)?)? * (double / 2.0))?.tanh()?;
+            let slope = square.affine(3.0 * CUBIC * double, double)?;
+            let steep = (tanh.sqr()?.affine(-0.25, 0.25)? * slope)?;
+            (tanh.affine(0.5, 0.5)?, steep)
         }
     };
-    x * bounded.affine(0.5, 0.5)?
+    Ok(((x * &below)?, (below + (x * rising)?)?))
 }
 
 #[cfg(test)]
@@ -98,6 +107,19 @@ mod tests {
     use super::*;
     use crate::backward::is_recorded;
     use crate::tests::agreement::{FEW, assert_agree, noise, noises};
+
+    /// candle's operations, without its GELUs.
+    fn formula(x: &Tensor, form: Form) -> Result<Tensor> {
+        use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
+        let bounded = match form {
+            Form::Exact => (x * FRAC_1_SQRT_2)?.erf()?,
+            Form::Tanh => {
+                let sum = (x + ((x.sqr()? * x)? * CUBIC)?)?;
+                (sum * (FRAC_2_SQRT_PI * FRAC_1_SQRT_2))?.tanh()?
+            }
+        };
+        (x * (bounded + 1.0)?)? * 0.5
+    }
 
     #[test]
     fn both_are_their_formulas_in_every_type() {

@@ -10,7 +10,7 @@
 
 use candle_core::{D, DType, Result, Tensor, WithDType, bail};
 
-use crate::backward::{record, record_formula};
+use crate::backward::{record, record_copy};
 use crate::copies::cast;
 use crate::kernels::element::{Element, cpu_memory, tensor, with_elements};
 use crate::kernels::memory::made_by_task;
@@ -33,10 +33,14 @@ pub fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, epsilon: f64) -> R
         return cast(&y, DType::BF16);
     }
     let (x, weight, bias) = (&x.contiguous()?, &weight.contiguous()?, &bias.contiguous()?);
-    if x.device().is_cuda() {
-        return record_formula("layer_norm", [x, weight, bias], move |of| formula(of, epsilon));
-    }
     let (of_x, of_weight) = (x.clone(), weight.clone());
+    if x.device().is_cuda() {
+        let y = normalised_on_gpu(&x.detach(), epsilon)?.0.broadcast_mul(&weight.detach())?;
+        let y = y.broadcast_add(&bias.detach())?;
+        return record_copy("layer_norm", &y, [x, weight, bias], move |_, dy| {
+            gradients_on_gpu([&of_x.detach(), &of_weight.detach(), dy], epsilon)
+        });
+    }
     let (y, rows) = with_elements!("layer_norm", |x, weight, bias| {
         let (y, rows) = normalise([x, weight, bias], epsilon);
         (cpu_memory(y), rows)
@@ -178,12 +182,21 @@ fn row_gradients<T: Element>(
     }
 }
 
-/// Computes layer norm by candle's operations.
-fn formula([x, weight, bias]: [&Tensor; 3], epsilon: f64) -> Result<Tensor> {
+/// Returns x̂ and 1 / √(variance + ε), on a GPU by candle's operations.
+fn normalised_on_gpu(x: &Tensor, epsilon: f64) -> Result<(Tensor, Tensor)> {
     let centred = x.broadcast_sub(&x.mean_keepdim(D::Minus1)?)?;
     let variance = centred.sqr()?.mean_keepdim(D::Minus1)?;
-    let normalised = centred.broadcast_mul(&(variance + epsilon)?.sqrt()?.recip()?)?;
-    normalised.broadcast_mul(weight)?.broadcast_add(bias)
+    let scale = (variance + epsilon)?.sqrt()?.recip()?;
+    Ok((centred.broadcast_mul(&scale)?, scale))
+}
+
+fn gradients_on_gpu([x, weight, dy]: [&Tensor; 3], epsilon: f64) -> Result<[Option<Tensor>; 3]> {
+    let (normalised, scale) = normalised_on_gpu(x, epsilon)?;
+    let g = dy.broadcast_mul(weight)?;
+    let pull = normalised.broadcast_mul(&(&g * &normalised)?.mean_keepdim(D::Minus1)?)?;
+    let dx = (g.broadcast_sub(&g.mean_keepdim(D::Minus1)?)? - pull)?.broadcast_mul(&scale)?;
+    let over_rows = |of: &Tensor| of.reshape(((), weight.dim(0)?))?.sum(0);
+    Ok([Some(dx), Some(over_rows(&(dy * &normalised)?)?), Some(over_rows(dy)?)])
 }
 
 fn check(x: &Tensor, parameters: [&Tensor; 2], epsilon: f64) -> Result<()> {
@@ -220,6 +233,11 @@ mod tests {
         noises, numbers,
     };
 
+    fn formula(t: &[&Tensor]) -> Result<Tensor> {
+        let (normalised, _) = normalised_on_gpu(t[0], 1e-5)?;
+        normalised.broadcast_mul(t[1])?.broadcast_add(t[2])
+    }
+
     #[test]
     fn it_is_its_formula_in_every_type() {
         // Fewer features than lanes, whole vectors, and a rest. More rows than a task has.
@@ -227,11 +245,11 @@ mod tests {
             let features = shape[shape.len() - 1];
             let inputs = noises([shape, &[features], &[features]]);
             let ours = |t: &[&Tensor]| layer_norm(t[0], t[1], t[2], 1e-5);
-            assert_agree(&MANY, &inputs, &ours, &|t| formula([t[0], t[1], t[2]], 1e-5));
+            assert_agree(&MANY, &inputs, &ours, &formula);
         }
         let inputs = noises([&[6, 31], &[6], &[2, 6]]);
         let ours = |t: &[&Tensor]| layer_norm(&t[0].t()?, t[1], &t[2].get(1)?, 1e-5);
-        assert_agree(&MANY, &inputs, &ours, &|t| formula([&t[0].t()?, t[1], &t[2].get(1)?], 1e-5));
+        assert_agree(&MANY, &inputs, &ours, &|t| formula(&[&t[0].t()?, t[1], &t[2].get(1)?]));
         let [x, weight, bias] = [&[2, 3][..], &[3], &[3]].map(|shape| noise("of the tape", shape));
         assert!(is_recorded(&layer_norm(&x, &weight, &bias, 1e-5).unwrap()));
     }

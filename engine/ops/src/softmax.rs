@@ -2,7 +2,7 @@
 
 use candle_core::{D, DType, Result, Tensor, WithDType};
 
-use crate::backward::{record, record_formula};
+use crate::backward::{record, record_copy};
 use crate::copies::rounded;
 use crate::kernels::element::{Element, cpu_memory, tensor, with_elements};
 use crate::kernels::functions::exp;
@@ -18,7 +18,14 @@ pub fn softmax(x: &Tensor) -> Result<Tensor> {
     }
     let x = &x.contiguous()?;
     if x.device().is_cuda() && x.elem_count() > 0 {
-        return record_formula("softmax", [x], |[x]| formula(x));
+        let x_alone = x.detach();
+        let powers = x_alone.broadcast_sub(&x_alone.max_keepdim(D::Minus1)?)?.exp()?;
+        let y = powers.broadcast_div(&powers.sum_keepdim(D::Minus1)?)?;
+        return record_copy("softmax", &y, [x], |y, dy| {
+            let y = y.detach();
+            let product = (&y * dy)?.sum_keepdim(D::Minus1)?;
+            Ok([Some((y * dy.broadcast_sub(&product)?)?)])
+        });
     }
     let y = with_elements!("softmax", |x| cpu_memory(values(x, width)));
     record("softmax", y, x.shape(), [x], move |y, dy| {
@@ -26,12 +33,6 @@ pub fn softmax(x: &Tensor) -> Result<Tensor> {
         let dx = with_elements!("softmax", |y, dy| cpu_memory(gradients(y, dy, width)));
         Ok([Some(tensor(dx, dy.shape()))])
     })
-}
-
-/// Computes softmax by candle's operations.
-fn formula(x: &Tensor) -> Result<Tensor> {
-    let powers = x.broadcast_sub(&x.detach().max_keepdim(D::Minus1)?)?.exp()?;
-    powers.broadcast_div(&powers.sum_keepdim(D::Minus1)?)
 }
 
 fn values<T: Element>(x: &[T], width: usize) -> Vec<T> {
@@ -76,6 +77,11 @@ mod tests {
     use crate::BLOCK;
     use crate::backward::is_recorded;
     use crate::tests::agreement::{MANY, assert_agree, noise, noises, numbers, there};
+
+    fn formula(x: &Tensor) -> Result<Tensor> {
+        let powers = x.broadcast_sub(&x.detach().max_keepdim(D::Minus1)?)?.exp()?;
+        powers.broadcast_div(&powers.sum_keepdim(D::Minus1)?)
+    }
 
     #[test]
     fn it_is_its_formula_in_every_type() {

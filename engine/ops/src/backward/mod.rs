@@ -22,7 +22,7 @@ use std::sync::Arc;
 use candle_core::{Result, Tensor, TensorId, bail};
 
 pub use halves::{SecondHalf, backward_in_halves};
-pub(crate) use tape::{Kind, record_formula, record_node};
+pub(crate) use tape::{Kind, record_node};
 pub use tape::{
     Wanted, no_grad, record, record_copy, record_in_halves, record_parameter, record_views,
 };

@@ -138,22 +138,6 @@ pub fn record_copy<const N: usize>(
     record(name, copied(result, result.layout(), result.dtype())?, result.shape(), inputs, backward)
 }
 
-/// Computes a formula of candle's operations as one operation. Backward computes the formula again, and candle the gradients.
-pub(crate) fn record_formula<const N: usize>(
-    name: &'static str,
-    inputs: [&Tensor; N],
-    formula: impl Fn([&Tensor; N]) -> Result<Tensor> + Send + Sync + 'static,
-) -> Result<Tensor> {
-    let alone = inputs.map(Tensor::detach);
-    let y = formula(alone.each_ref())?;
-    record_copy(name, &y, inputs, move |_, dy| {
-        let inputs = alone.iter().map(Var::from_tensor).collect::<Result<Vec<_>>>()?;
-        let y = formula(std::array::from_fn(|nth| inputs[nth].as_tensor()))?;
-        let mut found = (y * dy.detach())?.flatten_all()?.sum_all()?.backward()?;
-        Ok(std::array::from_fn(|nth| found.remove(&inputs[nth])))
-    })
-}
-
 // ANCHOR: parameter
 /// Receives a variable or a parameter and its gradient.
 pub(super) type Hook = dyn Fn(&Tensor, &Tensor) -> Result<()>;
@@ -346,18 +330,6 @@ mod tests {
         assert_eq!(lives(), (false, false));
         // A tensor without a gradient has no node at all.
         assert!(node_of(&relu(&x.as_detached_tensor()).unwrap()).is_none());
-    }
-
-    #[test]
-    fn a_formula_is_one_operation_with_the_gradients_of_candle() {
-        let [x, y] = [[2.0, 3.0], [5.0, 7.0]].map(|of| Var::new(&of, &Device::Cpu).unwrap());
-        let product = record_formula("product", [&x, &y], |[x, y]| x * y).unwrap();
-        let loss = relu(&product).unwrap();
-        let found = crate::backward::backward_from(&loss, &(&loss * 0.1).unwrap().detach());
-        let found = found.unwrap();
-        let of = |it: &Var| found.get(it).unwrap().to_vec1::<f64>().unwrap();
-        // 0.1 · x · y · y, and 0.1 · x · y · x.
-        assert_eq!([of(&x), of(&y)], [[5.0, 0.1 * 21.0 * 7.0], [2.0, 0.1 * 21.0 * 3.0]]);
     }
 
     #[test]
