@@ -16,7 +16,7 @@ use std::{fs, io};
 
 use candle_core::safetensors::load_buffer;
 use candle_core::{Device, ModuleT, Result as TensorResult, Tensor};
-use checkpoints::{Checkpoints, Error as CheckpointError, Folder, not_finite};
+use checkpoints::{Checkpoints, Error as CheckpointError, Folder, read_finite};
 use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Error, Model as _, Store, replicas, text};
 use harness::records::TrainerState;
@@ -213,11 +213,7 @@ fn read(
     let hash = WeightsHash::new(&tensors.clone().into_iter().collect_vec());
     let hash = hash.and_then(|hash| hash.to_tensor(&Device::Cpu)?.to_vec1());
     match hash.is_ok_and(|hash: Vec<u8>| hash == hashes[nth]) {
-        true => match not_finite(&tensors) {
-            Ok(None) => Ok(tensors),
-            Ok(Some(name)) => Err(CheckpointError::damaged(&path, format!("{name} is not finite"))),
-            Err(error) => Err(CheckpointError::damaged(&path, error)),
-        },
+        true => read_finite(&path, &tensors).map(|()| tensors),
         false => {
             Err(CheckpointError::damaged(&path, "its content is not the content that was written"))
         }

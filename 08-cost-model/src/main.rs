@@ -111,12 +111,12 @@ fn on_paper(flags: &Arguments, kind: Kind, layers: &Layers, headline: &str) -> R
     let (machine, devices) = (kind.machine(flags.ports), flags.devices.count);
     let (each, samples) = (machine.hosts.each, flags.micro_batch.unwrap_or(1));
     // One device has the most micro-batches.
-    let most = thousands(batch.div_ceil(samples));
-    if batch > MOST * samples {
+    let micro_batches = batch.div_ceil(samples);
+    if micro_batches > MOST {
+        let [micro_batches, most] = [micro_batches, MOST].map(thousands);
         let text = format!(
-            "--batch-size {batch}: this makes {most} micro-batches on a device, and the simulator takes at most {}: take a \
-             larger --micro-batch",
-            thousands(MOST)
+            "--batch-size {batch}: this makes {micro_batches} micro-batches on a device, and the \
+             simulator takes at most {most}: take a larger --micro-batch"
         );
         return Err(UsageError::new(text).into());
     }

@@ -9,8 +9,9 @@ use harness::cli::{UsageError, whole};
 use harness::records::TrainerState;
 use harness::report::{file, thousands};
 
+use crate::file::not_finite;
 use crate::folder::{LOCK, PREFIX, SUFFIX, check, checkpoints};
-use crate::{Configuration, Error, MOST_EPOCHS, not_finite};
+use crate::{Configuration, Error, MOST_EPOCHS};
 
 /// Where a run keeps its checkpoints, and whether it resumes from one. A program flattens `Option<Checkpoints>`.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]

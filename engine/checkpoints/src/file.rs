@@ -118,8 +118,20 @@ pub(crate) fn write(
 }
 // ANCHOR_END: write
 
+/// Refuses the tensors of a file if one is infinite or NaN: an earlier version may have written them after the weights ran away.
+pub fn read_finite<'a>(
+    path: &Path,
+    tensors: impl IntoIterator<Item = (&'a String, &'a Tensor)>,
+) -> Result<(), Error> {
+    match not_finite(tensors) {
+        Ok(None) => Ok(()),
+        Ok(Some(name)) => Err(Error::damaged(path, format_args!("{name} is not finite"))),
+        Err(error) => Err(Error::damaged(path, error)),
+    }
+}
+
 /// Returns the name of the first tensor with a number that is infinite or NaN. The tensors may be on any device.
-pub fn not_finite<'a>(
+pub(crate) fn not_finite<'a>(
     tensors: impl IntoIterator<Item = (&'a String, &'a Tensor)>,
 ) -> candle_core::Result<Option<&'a str>> {
     for (name, tensor) in tensors {
@@ -165,10 +177,7 @@ pub(crate) fn read(path: &Path) -> Result<Checkpoint, Error> {
         }
         _ => return Err(damaged(&"its content is not the content that was written")),
     }
-    // An earlier version may have written it after the weights ran away.
-    if let Some(name) = not_finite(&tensors).map_err(|error| damaged(&error))? {
-        return Err(damaged(&format_args!("{name} is not finite")));
-    }
+    read_finite(path, &tensors)?;
     let Header { state, configuration, .. } =
         serde_json::from_str(header).map_err(|error| damaged(&error))?;
     Ok((state, configuration, tensors))

@@ -13,7 +13,7 @@ use std::io;
 use std::path::Path;
 
 pub use arguments::{Checkpoints, Resume};
-pub use file::{Configuration, not_finite, take};
+pub use file::{Configuration, read_finite, take};
 pub use folder::Folder;
 
 /// The largest number of epochs of a run with checkpoints. The record of an epoch takes at most 320 bytes of JSON, and twice as

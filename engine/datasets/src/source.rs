@@ -214,28 +214,15 @@ pub(crate) fn last_name(path: &Path) -> String {
 }
 
 #[cfg(test)]
+#[path = "../../../tests/src/large_folder.rs"]
+mod large_folder;
+
+#[cfg(test)]
 mod tests {
-    use std::fs::{self, File};
+    use std::fs::File;
 
     use super::*;
     use crate::PIXELS;
-
-    /// A folder of so many black images of class 0 in each part. A file has holes in place of zeros, so it takes no disk.
-    fn folder(count: u32) -> tempfile::TempDir {
-        let folder = tempfile::tempdir().unwrap();
-        for split in ["train", "t10k"] {
-            let write = |name: &str, header: &[u32], size: u32| {
-                let path = folder.path().join(format!("{split}-{name}-ubyte"));
-                let header = header.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<_>>();
-                fs::write(&path, &header).unwrap();
-                let file = File::options().write(true).open(path).unwrap();
-                file.set_len(header.len() as u64 + u64::from(size * count)).unwrap();
-            };
-            write("images-idx3", &[0x803, count, 28, 28], PIXELS as u32);
-            write("labels-idx1", &[0x801, count], 1);
-        }
-        folder
-    }
 
     fn load(folder: &Path, sizes: Sizes, most: usize) -> Result<LoadedData, String> {
         let arguments = DataArguments {
@@ -254,7 +241,7 @@ mod tests {
 
     #[test]
     fn of_a_large_folder_only_the_images_that_a_run_uses_are_read_and_kept() {
-        let folder = folder(400_000);
+        let folder = large_folder::of_images(400_000);
         let LoadedData { train, test, .. } = load(folder.path(), (Some(64), Some(9)), 73).unwrap();
         assert_eq!([&train, &test].map(Dataset::len), [64, 9]);
         // Of the images, only those of the run are there.
