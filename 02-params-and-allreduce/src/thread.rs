@@ -134,10 +134,11 @@ enum End {
     },
 }
 
-/// The beginning of a chain of failures.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The beginning of a chain of failures: a rank that ended, one that sent nothing in time, or ranks that wait in a circle.
+#[derive(Clone, Debug)]
 enum Origin {
     Rank { rank: usize, why: String },
+    Silent { rank: usize },
     Deadlock { circle: Vec<usize> },
 }
 
@@ -321,31 +322,40 @@ impl Rank {
             }
             chain.truncate(1);
         }
-        let (rank, seconds) = (chain[chain.len() - 1], self.world.timeout.as_secs_f64());
+        let mut rank = chain[chain.len() - 1];
         if self.world.ends[rank].get().is_some() {
             return self.stopped(rank);
         }
-        // That rank may have given up at the same moment.
+        // That rank may have given up at the same moment. Then it knows more.
         let its_error = locked(&self.world.last_error[rank])
             .as_ref()
             .and_then(|error| (error.at >= since).then(|| error.origin.clone()));
-        if let Some(origin) = its_error.filter(|_| rank != self.rank) {
-            return self.error(origin);
+        match its_error.filter(|_| rank != self.rank) {
+            Some(Origin::Silent { rank: silent }) if silent != self.rank => rank = silent,
+            Some(Origin::Silent { .. }) | None => {}
+            Some(origin) => return self.error(origin),
         }
-        let error = Error::TimedOut { rank, seconds, waiting: self.rank };
-        self.note(&error, Origin::Rank { rank, why: format!("sent nothing for {seconds:.1} s") });
+        let error = Error::TimedOut { rank, seconds: self.seconds(), waiting: self.rank };
+        self.note(&error, Origin::Silent { rank });
         error
     }
 
     fn error(&self, origin: Origin) -> Error {
+        let stopped = |rank, why| Error::RankStopped { rank, why, waiting: self.rank };
         let error = match &origin {
-            Origin::Rank { rank, why } => {
-                Error::RankStopped { rank: *rank, why: why.clone(), waiting: self.rank }
+            Origin::Rank { rank, why } => stopped(*rank, why.clone()),
+            Origin::Silent { rank } => {
+                stopped(*rank, format!("sent nothing for {:.1} s", self.seconds()))
             }
             Origin::Deadlock { circle } => Error::Deadlock { circle: circle.clone() },
         };
         self.note(&error, origin);
         error
+    }
+
+    /// The longest wait for a message.
+    fn seconds(&self) -> f64 {
+        self.world.timeout.as_secs_f64()
     }
 
     /// Remembers the origin of an error, in case the rank fails with it.
@@ -558,7 +568,11 @@ impl World {
             let running: Vec<usize> = running.collect();
             // A rank that was waited for in vain has had its time before.
             let (stuck, limit) = match because_of {
-                Some(Origin::Rank { rank, .. }) if running.contains(rank) => (vec![*rank], GRACE),
+                Some(Origin::Rank { rank, .. } | Origin::Silent { rank })
+                    if running.contains(rank) =>
+                {
+                    (vec![*rank], GRACE)
+                }
                 _ => (running, self.timeout.saturating_add(GRACE)),
             };
             let mut waited = clock.elapsed();

@@ -308,6 +308,27 @@ fn ranks_that_exchange_messages_are_no_deadlock() {
     }
 }
 
+/// Rank 1 gives up first, and rank 0 while rank 1 has not ended yet.
+#[test]
+fn everyone_who_waited_in_vain_says_so() {
+    let (moment, complaints) = (Duration::from_millis(250), Mutex::new(vec![]));
+    let outcome = run_ranks(&plan(3), 4 * moment, |rank| {
+        let waiting = rank.rank() as u32;
+        if waiting == 2 {
+            thread::sleep(10 * moment);
+            return Ok(());
+        }
+        thread::sleep((1 - waiting) * moment);
+        let failed = recv_number(rank, rank.rank() + 1).map(drop);
+        complaints.lock().unwrap().extend(failed.as_ref().err().map(Error::to_string));
+        thread::sleep(2 * waiting * moment);
+        failed
+    });
+    let told = |it| format!("rank {it} waited 1.0 s: rank 2 is alive but sends nothing");
+    assert_eq!(complaints.into_inner().unwrap(), [told(1), told(0)]);
+    assert_eq!(outcome.unwrap_err().to_string(), format!("rank 0 failed: {}", told(0)));
+}
+
 #[test]
 fn a_rank_that_does_not_exist_is_refused() {
     for other in [0, 2, usize::MAX] {
