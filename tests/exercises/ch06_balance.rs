@@ -1,4 +1,4 @@
-//! Chapter 6, `book/src/ch06-model-parallel.md`: a list of layers, cut into stages.
+//! Chapter 6a, `book/src/ch06a-better-lists.md`: a list of layers, cut into stages.
 //!
 //! Check your answer: `cargo course check ch06_balance`
 

@@ -1,4 +1,4 @@
-//! Chapter 6, `book/src/ch06-model-parallel.md`: a list of layers, cut into stages.
+//! Chapter 6a, `book/src/ch06a-better-lists.md`: a list of layers, cut into stages.
 //!
 //! Each law of a cut in turn, and then its largest stage, compared with the smallest limit that suffices. The message names the
 //! first law that is broken.
