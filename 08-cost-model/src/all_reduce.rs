@@ -9,8 +9,8 @@
 //! | two levels | a ring in each host, and a ring of the hosts for each chunk |
 //!
 //! The last two have equal halves: a reduce-scatter and an all-gather. A send is a [message](Link::message). The formulas
-//! are those of Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005,
-//! adapted to our code. A test runs stage 2's collectives on clocks that obey [`Link`], and compares.
+//! follow Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005, adapted to
+//! our code. A test runs stage 2's collectives on clocks that obey [`Link`], and compares.
 
 use crate::link::{Hosts, Link};
 
@@ -25,7 +25,8 @@ pub enum Way {
     Ring,
 }
 
-/// What a collective takes: seconds until the last rank ends; of these, seconds in which the busiest rank adds and copies.
+/// The time of a collective: the seconds until the last rank ends, and of these the seconds in which the busiest rank adds
+/// and copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[expect(missing_docs, reason = "the line above explains the fields")]
 pub struct Taken {
@@ -34,7 +35,7 @@ pub struct Taken {
 }
 
 impl Way {
-    /// What an all-reduce of `m` bytes takes on so many ranks with equal links.
+    /// The time of an all-reduce of `m` bytes on so many ranks with equal links.
     pub fn takes(self, ranks: usize, m: f64, link: Link) -> Taken {
         let (n, Link { latency, wire, handling }) = (ranks as f64, link);
         // The seconds, and the tensors that the busiest rank adds and copies.
@@ -57,7 +58,7 @@ impl Way {
     }
 }
 
-/// What an all-reduce of `m` bytes takes in two levels. In each host, a ring leaves every device a chunk. Devices with the
+/// The time of an all-reduce of `m` bytes in two levels. In each host, a ring leaves every device a chunk. Devices with the
 /// same chunk form a ring of hosts, and all these rings send at the same time. One host has one ring.
 pub fn two_levels(ranks: usize, m: f64, hosts: &Hosts) -> Taken {
     let each = ranks.min(hosts.each);

@@ -1,5 +1,5 @@
-//! What this machine takes and holds: for a layer, as a straight line in the number of samples, measured with two numbers of
-//! samples; and for whole steps, to compare with their predictions.
+//! Measurements on this machine. The seconds and bytes of a layer are a straight line in the number of samples, measured
+//! with two numbers of samples. Whole steps are measured, too, for the comparison with their predictions.
 //!
 //! ```text
 //! a pass over b samples   fixed + b · sample
@@ -83,7 +83,7 @@ fn line([b, few]: [f64; 2], [c, many]: [f64; 2], x: f64) -> f64 {
 /// Measures the layers on all devices of a plan at the same time. Slices of one CPU share its memory, its caches and its
 /// power, so a slice is slower when other slices compute.
 ///
-/// The seconds are those of stage 6's executor: in a loop around one layer, everything would be in a cache. With `parts`,
+/// Stage 6's executor measures the seconds: in a loop around one layer, everything would be in a cache. With `parts`,
 /// the devices share each layer, and the passes contain the messages of tensor parallelism on this link. A layer takes
 /// as long as on the slowest device. Fails when a rank fails.
 pub fn measure(
@@ -105,7 +105,7 @@ pub fn measure(
             let checked = check(strategy.schedule(units.len(), 1, 1), UNBOUNDED);
             let checked = checked.map_err(|wrong| Error::Model(wrong.into()))?;
             let lists = (&checked, &units[..]);
-            // The bytes are those of one pass, and the seconds those of steps.
+            // One pass gives the bytes, and whole steps give the seconds.
             let (_, measured) =
                 on_rank((rank, comm), (layers, sample), (&plan, lists), (rows, TRIES))?;
             for (unit, cost) in costs.iter_mut().enumerate() {
@@ -146,12 +146,12 @@ pub fn run(
     Ok(Step { seconds: slowest(&times), peak: held.peak, total: held.total })
 }
 
-/// The connection of a rank to the others, perhaps through a slow network.
+/// The connection of a rank to all ranks, perhaps through a slow network.
 fn connection(rank: &Rank, slow: Option<&Arc<SlowNetwork>>) -> SharedCommunicator {
     slow.map_or(rank.into(), |slow| slow.slow_down(rank.into()))
 }
 
-/// Runs steps with stage 6's executor on a rank of a plan: the seconds of each, and what the executor measured. All units
+/// Runs steps with stage 6's executor on a rank of a plan: the seconds of each, and the executor's measurements. All units
 /// have their layers from the list of runs.
 ///
 /// `batch` is the number of samples over all devices. They are zeros, which take as long as others.
@@ -233,8 +233,8 @@ mod tests {
         }
     }
 
-    /// The bytes of layers, measured with two numbers of samples, are the bytes with a third number, in one piece and by
-    /// layers; and half of the cut tensors, on each of two devices.
+    /// Two measurements of the bytes of layers give the bytes with a third number of samples, in one piece and by layers.
+    /// Each of two devices has half of the cut tensors.
     #[test]
     fn bytes_are_exact() {
         let gpt = Gpt { vocabulary: 24, context: 6, width: 16, heads: 2, blocks: 2 };

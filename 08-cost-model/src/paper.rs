@@ -31,7 +31,7 @@ pub enum Kind {
     Rtx4090,
 }
 
-/// Who has a network port to other hosts.
+/// The owner of a network port to other hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Ports {
     /// Each device its own
@@ -53,7 +53,7 @@ pub struct Machine {
     pub fixed: f64,
     /// The links.
     pub hosts: Hosts,
-    /// Who has a network port to other hosts.
+    /// The owner of a network port to other hosts.
     pub ports: Ports,
 }
 
@@ -62,7 +62,7 @@ pub struct Machine {
 const REACHED: f64 = 0.45;
 
 impl Kind {
-    /// The assumed numbers. Peaks are those of products in bf16 without sparsity, by NVIDIA's data sheets. The links in a
+    /// The assumed numbers. Peaks are for products in bf16 without sparsity, by NVIDIA's data sheets. The links in a
     /// host are what nccl-tests' all-reduce reaches there: about four fifths of one direction of NVLink, and less over PCIe,
     /// where data pass the host's memory.
     pub fn machine(self, ports: Ports) -> Machine {
@@ -111,7 +111,7 @@ const STATE: usize = 12;
 impl Machine {
     /// The counted costs of the layers of a GPT with so many samples, on ranks that share each layer in `parts`.
     ///
-    /// What a pass keeps is counted in tensors of T tokens · C features of a sample, as stage 6's layers keep them; a test
+    /// The activations are counted in tensors of T tokens · C features of a sample, as stage 6's layers keep them; a test
     /// compares. A forward pass makes two operations for each weight and token. A backward pass makes twice as many: a
     /// product for the gradient of the input, and one for the gradient of the weights. An update reads gradients and state,
     /// and writes state and weights.
@@ -183,7 +183,7 @@ mod tests {
             let counted = Kind::H100.machine(Ports::Gpu).costs(&SIZES, 3, parts).unwrap();
             for (layer, (a, b)) in counted.iter().zip(lines.at(3)).enumerate() {
                 let what = format!("layer {layer} in {parts} parts");
-                // Besides the moments, the optimizer counts the steps of each tensor.
+                // The optimizer counts the steps of each tensor, in addition to the moments.
                 let counts = b.optimizer - 2 * a.optimizer / 3;
                 assert!(2 * a.parameters == b.parameters && counts <= 8 * 9, "{what}: {counts}");
                 // Positions, which are the same for all samples, and tokens, of four bytes, are not counted.
