@@ -51,7 +51,7 @@ pub(crate) struct Arguments {
           conflicts_with_all = ["device", "threads_per_device", "tf32", "slow_link", "run"])]
     pub(crate) on_paper: Option<Kind>,
 
-    /// The owner of a network port to other hosts
+    /// The owner of a port to other hosts
     #[arg(long, value_enum, help_heading = "On paper", default_value_t = Ports::Gpu, requires = "on_paper")]
     pub(crate) ports: Ports,
 
