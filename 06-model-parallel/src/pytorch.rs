@@ -9,7 +9,7 @@ impl Schedule {
     /// The instructions that compute, in the format of PyTorch's `_PipelineScheduleRuntime._load_csv`: a row for each rank, and
     /// a cell such as `2B3` for each instruction. The cell names the unit of the model, the pass and the micro-batch.
     ///
-    /// PyTorch adds the messages, the sums over replicas and the update itself.
+    /// PyTorch adds the messages and the sums over replicas. Its caller makes the update.
     pub fn to_pytorch(&self) -> String {
         let row = |list: &Vec<Instruction>| {
             let cell = |&Instruction { unit, action }: &Instruction| {
