@@ -3,6 +3,7 @@
 mod arguments;
 mod report;
 
+use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -27,8 +28,8 @@ use trainer::memory::{Footprint, NetworkSize, RunSize};
 const LATENCY: Duration = Duration::from_micros(200);
 const RUNS: usize = 3;
 const STEPS: usize = 15;
-/// The most micro-batches of a simulation, which then takes seconds.
-const MOST: usize = 8192;
+/// The most passes of micro-batches through layers in a simulation, which then takes seconds.
+const MOST: usize = 200_000;
 
 fn main() -> ExitCode {
     cli::conclude(cli::arguments().and_then(|flags| predict(&flags)))
@@ -68,6 +69,7 @@ fn here(flags: &Arguments, model: Model<'_>, size: NetworkSize, headline: &str) 
     interrupt::watch()?;
     paragraph(headline)?;
     several.note().map_or(Ok(()), |note| paragraph(format!("note: {note}")))?;
+    note_parts(layers, devices)?;
     let load = Load::now();
     let slow = flags.slow_link.map(|speed| Slowness::of_megabytes(speed, LATENCY));
     let slow = slow.map(|slow| SlowNetwork::new(slow, DEFAULT_TIMEOUT));
@@ -104,6 +106,14 @@ fn here(flags: &Arguments, model: Model<'_>, size: NetworkSize, headline: &str) 
 }
 // ANCHOR_END: here
 
+/// Says why there is no tensor parallelism, if layers cannot be cut into so many parts.
+fn note_parts(layers: &Layers, parts: usize) -> io::Result<()> {
+    match layers.check_parts(parts) {
+        Err(error) if parts > 1 => paragraph(format!("note: no plan for tensor {parts}: {error}")),
+        _ => Ok(()),
+    }
+}
+
 // ANCHOR: paper
 /// Predicts for machines on paper.
 fn on_paper(flags: &Arguments, kind: Kind, layers: &Layers, headline: &str) -> Result<()> {
@@ -111,11 +121,11 @@ fn on_paper(flags: &Arguments, kind: Kind, layers: &Layers, headline: &str) -> R
     let (machine, devices) = (kind.machine(flags.ports), flags.devices.count);
     let (each, samples) = (machine.hosts.each, flags.micro_batch.unwrap_or(1));
     // One device has the most micro-batches.
-    let micro_batches = batch.div_ceil(samples);
-    if micro_batches > MOST {
-        let [micro_batches, most] = [micro_batches, MOST].map(thousands);
+    let passes = batch.div_ceil(samples) * layers.len();
+    if passes > MOST {
+        let [passes, most] = [passes, MOST].map(thousands);
         let text = format!(
-            "--batch-size {batch}: this makes {micro_batches} micro-batches on a device, and the \
+            "--batch-size {batch}: on one device, micro-batches pass layers {passes} times, and the \
              simulator takes at most {most}: take a larger --micro-batch"
         );
         return Err(UsageError::new(text).into());
@@ -127,6 +137,7 @@ fn on_paper(flags: &Arguments, kind: Kind, layers: &Layers, headline: &str) -> R
     let metrics = cli::metrics(flags.metrics.as_deref())?;
     paragraph(headline)?;
     paragraph(format!("assumed, not measured: {machine}"))?;
+    note_parts(layers, devices.min(each))?;
     let row = |plan: Plan| {
         let plan = plan.with_micro_batches(batch, samples);
         let step = machine.predict(&gpt, &plan, batch)?.step;

@@ -38,7 +38,7 @@ impl Plan {
         let replicas = |mesh, data| Mesh { data, ..mesh };
         let mut all = vec![(ddp, one), (again(ddp), one)];
         if devices > 1 {
-            let sharded = [ddp, zero1, zero2, zero3, prefetched, again(prefetched)];
+            let sharded = [ddp, zero1, zero2, again(zero2), zero3, prefetched, again(prefetched)];
             all.extend(sharded.map(|strategy| (strategy, replicas(one, devices))));
         }
         // The ranks that exchange most are in one host.
@@ -198,9 +198,9 @@ mod tests {
             plans.iter().map(Plan::to_string).collect::<Vec<_>>()
         };
         assert_eq!(names(1), ["one device", "one device + recompute"]);
-        assert_eq!(names(8)[8..], ["1F1B 8", "tensor 8"]);
-        assert_eq!(names(16)[8..], ["1F1B 8 × DDP", "tensor 8 × DDP", "tensor 8 × ZeRO 1"]);
+        assert_eq!(names(8)[9..], ["1F1B 8", "tensor 8"]);
+        assert_eq!(names(16)[9..], ["1F1B 8 × DDP", "tensor 8 × DDP", "tensor 8 × ZeRO 1"]);
         // Fewer layers than stages, and heads that cannot be shared.
-        assert_eq!(Plan::all(8, 8, &four).len(), 8);
+        assert_eq!(Plan::all(8, 8, &four).len(), 9);
     }
 }

@@ -81,6 +81,7 @@ fn every_prediction_is_printed_with_its_measurement() {
             "DDP",
             "ZeRO 1",
             "ZeRO 2",
+            "ZeRO 2 + recompute",
             "ZeRO 3",
             "ZeRO 3 + prefetch",
             "ZeRO 3 + prefetch + recompute",
@@ -198,6 +199,13 @@ fn metrics_that_cannot_be_written_are_reported_with_their_file() {
 }
 
 #[test]
+fn heads_that_cannot_be_shared_are_named() {
+    let told = contains("note: no plan for tensor 2: 5 heads cannot be cut into 2 equal parts");
+    let arguments = ["--on-paper=h100", "--gpt=2x100x5x8"];
+    program().args(arguments).assert().success().stdout(told.and(contains("tensor 2  ").not()));
+}
+
+#[test]
 fn what_makes_no_sense_is_refused_in_one_line() {
     let cases: [(&[&str], &str); 21] = [
         (&["--devices=0"], "a run has 1 to 1024 devices"),
@@ -208,7 +216,7 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         (&["--gpt=2000x128x4x64"], "at most 1,024 blocks, and other sizes up to 65,536"),
         (
             &["--on-paper=h100", "--batch-size=1000000"],
-            "this makes 1,000,000 micro-batches on a device, and the simulator takes at most 8,192: take a larger --micro-batch",
+            "on one device, micro-batches pass layers 66,000,000 times, and the simulator takes at most 200,000: take a larger --micro-batch",
         ),
         (&["--gpt=4x130x4x64"], "the heads divide the width"),
         (&["--on-paper=h100", "--gpt=4x130x4x64"], "the heads divide the width"),
