@@ -2,14 +2,12 @@
 
 #[path = "../../tests/src/screen.rs"]
 mod screen;
-#[cfg(unix)]
 #[path = "../../tests/src/signals.rs"]
 mod signals;
 
 use assert_cmd::Command;
 use predicates::str::contains;
 
-#[cfg(unix)]
 use self::signals::with_default_sigint;
 
 fn params_and_allreduce(arguments: &[&str]) -> Command {
@@ -32,10 +30,16 @@ fn the_help_fits_on_a_screen() {
     screen::check_help(env!("CARGO_BIN_EXE_params-and-allreduce"));
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 fn lines_fit_into_a_terminal() {
-    screen::check_width(env!("CARGO_BIN_EXE_params-and-allreduce"), &["--runs=1", "--device=cpu"]);
+    for (devices, is_long) in [("--devices=2", false), ("--devices=9", true)] {
+        let arguments = ["--runs=1", "--device=cpu", "--threads-per-device=1", devices];
+        for text in screen::check_width(env!("CARGO_BIN_EXE_params-and-allreduce"), &arguments) {
+            assert!(text.contains("memory limit  "), "{text}");
+            // The middle of a long list is left out.
+            assert_eq!(text.contains("\n  …\n"), is_long, "{text}");
+        }
+    }
 }
 
 #[test]
@@ -78,19 +82,6 @@ fn it_ends_in_a_table_of_bandwidths() {
         unwrapped.matches("With so few runs, chance decides much: repeat with more --runs.");
     assert_eq!(doubts.count(), 3, "{tables}");
     assert!(!unwrapped.contains("Fastest") && !unwrapped.contains("the memory limit."), "{tables}");
-}
-
-#[test]
-fn every_line_fits_into_the_terminal() {
-    for (columns, devices) in [(80, "2"), (60, "9")] {
-        let mut run = params_and_allreduce(&["--runs=1", "--devices", devices]);
-        let output = run.env("COLUMNS", columns.to_string()).output().expect("a run");
-        let text = String::from_utf8(output.stdout).expect("text");
-        assert!(text.contains("memory limit  "), "{text}");
-        screen::assert_fits(&text, columns);
-        // The middle of a long list is left out.
-        assert_eq!(text.contains("\n  …\n"), devices == "9", "{text}");
-    }
 }
 
 #[test]
@@ -147,7 +138,6 @@ fn metrics_that_cannot_be_written_are_told_with_their_file() {
 }
 
 /// What a run tells that a signal ends, a while after a line with these words; and its metrics.
-#[cfg(unix)]
 fn interrupted(
     runs: &str,
     (signal, code): (&str, i32),
@@ -181,7 +171,6 @@ fn interrupted(
 }
 
 /// The numbers that are complete are told and written: of the table under way, and of those before it.
-#[cfg(unix)]
 #[test]
 fn an_interrupt_loses_nothing_that_was_measured() {
     // Behind the caption the first table is measured, for half a minute and more.

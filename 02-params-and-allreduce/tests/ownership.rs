@@ -41,6 +41,14 @@ fn assert_full_of(tensor: &Tensor, number: f32, what: &str) {
     assert_eq!(wrong, None, "{what}: instead of {number}");
 }
 
+/// The numbers of a result on so many ranks that bring ones.
+fn of_ones(collective: Collective, ranks: usize) -> f32 {
+    match collective {
+        Collective::AllGather | Collective::Broadcast => 1.0,
+        _ => ranks as f32,
+    }
+}
+
 struct Late(Rank);
 
 impl Communicator for Late {
@@ -58,33 +66,31 @@ impl Communicator for Late {
     }
 }
 
-/// Whatever rank is late: each brings ones, so every number of a sum is the number of ranks.
+/// Whatever rank is late: each brings ones, so every number of a sum is the number of ranks. Small tensors are copied, and
+/// large ones shared.
 #[test]
 fn after_a_collective_a_rank_may_write_to_what_it_gave_and_got() {
-    for collective in Collective::of_numbers() {
-        for ranks in [1, 2, 3, 5] {
-            for late in 0..ranks {
-                in_ranks(ranks, PATIENT, |rank| {
-                    let what = format!("{collective:?}, rank {} of {ranks}", rank.rank());
-                    let mine = full_of(1.0, LEN);
-                    let comm: SharedCommunicator = match rank.rank() == late {
-                        true => Arc::new(Late(rank.clone())),
-                        false => rank.into(),
-                    };
-                    let result = collective.apply(&comm, &mine, 0)?;
-                    mine.slice_set(&full_of(-1.0, LEN), 0, 0)?;
-                    let expected = match collective {
-                        Collective::AllGather | Collective::Broadcast => 1.0,
-                        _ => ranks as f32,
-                    };
-                    assert_full_of(&result, expected, &what);
-                    let number = 100.0 + rank.rank() as f32;
-                    result.slice_set(&full_of(number, result.elem_count()), 0, 0)?;
-                    rank.barrier()?;
-                    assert_full_of(&result, number, &what);
-                    Ok(())
-                });
-            }
+    let sizes = |collective| [(collective, 7), (collective, LEN)];
+    for (collective, len) in Collective::of_numbers().flat_map(sizes) {
+        for (ranks, late) in [1, 2, 3, 5].into_iter().flat_map(|it| (0..it).map(move |of| (it, of)))
+        {
+            in_ranks(ranks, PATIENT, |rank| {
+                let what = format!("{collective:?} of {len}, rank {} of {ranks}", rank.rank());
+                let mine = full_of(1.0, len);
+                let comm: SharedCommunicator = match rank.rank() == late {
+                    true => Arc::new(Late(rank.clone())),
+                    false => rank.into(),
+                };
+                let result = collective.apply(&comm, &mine, ranks - 1)?;
+                mine.slice_set(&full_of(-1.0, len), 0, 0)?;
+                assert_full_of(&result, of_ones(collective, ranks), &what);
+                let number = 100.0 + rank.rank() as f32;
+                result.slice_set(&full_of(number, result.elem_count()), 0, 0)?;
+                rank.barrier()?;
+                assert_full_of(&result, number, &what);
+                assert_full_of(&mine, -1.0, &what);
+                Ok(())
+            });
         }
     }
 }
@@ -106,11 +112,8 @@ fn no_rank_takes_an_input_that_has_changed_for_a_result() {
                     gave_up.wait();
                 }
                 if let Ok(result) = &result {
-                    let expected = match collective {
-                        Collective::AllGather | Collective::Broadcast => 1.0,
-                        _ => ranks as f32,
-                    };
-                    assert_full_of(result, expected, &format!("{collective:?}, {ranks} ranks"));
+                    let what = format!("{collective:?}, {ranks} ranks");
+                    assert_full_of(result, of_ones(collective, ranks), &what);
                 }
                 result.map(drop)
             });
@@ -181,20 +184,4 @@ fn a_communicator_works_in_another_thread_and_is_dropped_there() {
         assert_full_of(&sum.join().unwrap()?, 2.0, "a sum in another thread");
         rank.barrier()
     });
-}
-
-/// Writes in place to the result of a broadcast.
-#[test]
-fn the_result_of_a_broadcast_is_each_ranks_own() {
-    for len in [3, LEN] {
-        in_ranks(3, PATIENT, |rank| {
-            let mine = full_of(rank.rank() as f32, len);
-            let result = rank.broadcast(&mine, 1)?;
-            result.slice_set(&full_of(100.0 + rank.rank() as f32, len), 0, 0)?;
-            rank.barrier()?;
-            assert_full_of(&result, 100.0 + rank.rank() as f32, "the result");
-            assert_full_of(&mine, rank.rank() as f32, "the input");
-            Ok(())
-        });
-    }
 }

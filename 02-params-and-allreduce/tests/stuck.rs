@@ -71,7 +71,6 @@ fn one_case() {
             });
             assert_eq!(failure.unwrap_err().to_string(), "rank 0 failed: disk full");
         }
-        #[cfg(unix)]
         "stopped" => drop(ranks(MIDDLING, sends_after_a_stop).unwrap()),
         other => panic!("{other}"),
     }
@@ -109,7 +108,6 @@ fn ends_late(rank: &Rank, after: Duration) -> Result<(), Error> {
 }
 
 /// Rank 0 waits for rank 1, and meanwhile the program is stopped for longer than it may wait.
-#[cfg(unix)]
 fn sends_after_a_stop(rank: &Rank) -> Result<(), Error> {
     rank.barrier()?;
     if rank.rank() == 0 {
@@ -162,7 +160,6 @@ fn a_rank_that_nobody_has_waited_for_may_be_busy_when_another_fails() {
 }
 
 /// With Ctrl-Z, or by a debugger: clocks go on, and no rank does.
-#[cfg(unix)]
 #[test]
 fn a_program_may_be_stopped_for_longer_than_ranks_wait() {
     let (output, took, _) = run("stopped");

@@ -2,9 +2,10 @@
 
 #[path = "../../tests/src/program.rs"]
 mod program;
+#[path = "../../tests/src/refusals.rs"]
+mod refusals;
 #[path = "../../tests/src/screen.rs"]
 mod screen;
-#[cfg(unix)]
 #[path = "../../tests/src/signals.rs"]
 mod signals;
 
@@ -13,7 +14,6 @@ use predicates::prelude::*;
 use predicates::str::contains;
 use serde_json::Value;
 
-#[cfg(unix)]
 use self::signals::with_default_sigint;
 
 fn scratch(arguments: &[&str]) -> Command {
@@ -46,17 +46,23 @@ fn the_help_fits_on_a_screen() {
     screen::check_help(env!("CARGO_BIN_EXE_scratch-data-parallel"));
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 fn lines_fit_into_a_terminal() {
-    screen::check_width(
-        env!("CARGO_BIN_EXE_scratch-data-parallel"),
-        &[&SMALL[..], &["--device=cpu"]].concat(),
-    );
-    screen::check_width(
-        env!("CARGO_BIN_EXE_scratch-data-parallel"),
-        &[&SMALL[..], &["--device=cpu", "--devices=4", "--shards=4"]].concat(),
-    );
+    for arguments in [
+        &[][..],
+        &["--devices=12"],
+        &["--devices=1"],
+        &["--devices=4", "--shards=8"],
+        &["--break=mean-for-sum"],
+        &["--break=skip-allreduce"],
+        &["--break=skip-allreduce,same-shard"],
+    ] {
+        let of_slices = ["--device=cpu", "--threads-per-device=1"];
+        let arguments = [&SMALL[..], &of_slices, arguments].concat();
+        for text in screen::check_width(env!("CARGO_BIN_EXE_scratch-data-parallel"), &arguments) {
+            assert!(text.contains("epoch 2/2"), "{text}");
+        }
+    }
 }
 
 #[test]
@@ -74,27 +80,6 @@ fn three_runs_and_what_they_say_together() {
         // The runs are too short for a ratio of their times.
         .stdout(contains("×").or(contains("as fast")).not())
         .stdout(contains("2 replicas ended with the same weights"));
-}
-
-#[test]
-fn every_line_fits_into_the_terminal() {
-    for columns in [80, 60] {
-        for arguments in [
-            &[][..],
-            &["--devices=12"],
-            &["--devices=1"],
-            &["--shards=8"],
-            &["--break=mean-for-sum"],
-            &["--break=skip-allreduce"],
-            &["--break=skip-allreduce,same-shard"],
-        ] {
-            let mut run = scratch(&[&SMALL, arguments].concat());
-            let output = run.env("COLUMNS", columns.to_string()).output().expect("a run");
-            let text = String::from_utf8(output.stdout).expect("text");
-            assert!(text.contains("epoch 2/2") && output.status.success(), "{text}");
-            screen::assert_fits(&text, columns);
-        }
-    }
 }
 
 #[test]
@@ -167,13 +152,6 @@ fn every_algorithm_gives_the_losses_of_one_device() {
         assert!(difference["at_the_end"].as_f64().unwrap() < 1e-10, "{algorithm}: {difference}");
     }
     scratch(&SMALL).args(["--algorithm=tree"]).assert().stdout(contains("all-reduce: tree"));
-}
-
-#[test]
-fn in_double_precision_the_end_is_the_same_too() {
-    let lines = metrics(&["--dtype=f64"]);
-    let difference = &of_kind(&lines, "comparison")[0]["weight_difference"];
-    assert!(difference["at_the_end"].as_f64().unwrap() < 1e-10, "{difference}");
 }
 
 #[test]
@@ -320,30 +298,25 @@ fn several_processes_are_refused_as_its_ranks_are_threads() {
         .stderr(contains("without srun, or in a shell of srun with env -u SLURM_STEP_NUM_TASKS"));
 }
 
+/// Flags, and a part of the message. Stage 1 tests the flags of every training.
+const REFUSALS: &str = r#"
+--devices 0 | a run has 1 to 1024 devices
+--batch-size 1 | batch size 1 cannot be cut into 2 shards
+--devices 8 --train-size 5 | 5 training images for 8 devices
+--algorithm native | --algorithm native: there is no native all-reduce here
+--algorithm star | possible values: one-shot, naive, tree, ring, native
+--shards 8 --algorithm ring | --algorithm ring adds up in an order
+--shards 0 | a whole number from 1 to 1,024 is expected
+--shards 2 --devices 3 | over 3 devices; use --shards 3 or more
+--shards 512 | cut into 512 shards; use --shards 256 or fewer
+--shards 8 --break same-shard | cannot be used with
+--break everything | possible values: skip-allreduce
+--break same-shard --devices 1 | use it with --devices 2 or more
+"#;
+
 #[test]
 fn what_makes_no_sense_is_refused() {
-    for (arguments, complaint) in [
-        (&["--devices", "0"][..], "a run has 1 to 1024 devices"),
-        (&["--devices", "100000000"], "a run has 1 to 1024 devices"),
-        (&["--batch-size", "0"], "a whole number from 1 to"),
-        (&["--batch-size", "1"], "batch size 1 cannot be cut into 2 shards"),
-        (&["--devices", "8", "--train-size", "5"], "5 training images for 8 devices"),
-        (&["--lr", "NaN"], "a learning rate is a positive number"),
-        (&["--epochs", "0"], "a whole number from 1 to"),
-        (&["--data", "/no/such/folder"], "there is no such folder"),
-        (&["--metrics", "/dev/null/m"], "--metrics /dev/null/m"),
-        (&["--algorithm", "native"], "--algorithm native: there is no native all-reduce here"),
-        (&["--algorithm", "star"], "possible values: one-shot, naive, tree, ring, native"),
-        (&["--shards", "8", "--algorithm", "ring"], "--algorithm ring adds up in an order"),
-        (&["--shards", "0"], "a whole number from 1 to 1,024 is expected"),
-        (&["--shards", "2", "--devices", "3"], "over 3 devices; use --shards 3 or more"),
-        (&["--shards", "512"], "cut into 512 shards; use --shards 256 or fewer"),
-        (&["--shards", "8", "--break", "same-shard"], "cannot be used with"),
-        (&["--break", "everything"], "possible values: skip-allreduce"),
-        (&["--break", "same-shard", "--devices", "1"], "use it with --devices 2 or more"),
-    ] {
-        program::refused(scratch(arguments), complaint);
-    }
+    refusals::check(REFUSALS, scratch);
 }
 
 fn named<'a>(trace: &'a Value, name: &str) -> Vec<&'a Value> {
@@ -381,7 +354,6 @@ fn a_trace_tells_computing_from_communicating() {
 }
 
 /// All ranks stop after the same step, whichever of them saw it first: nobody waits, replicas agree.
-#[cfg(unix)]
 #[test]
 fn ctrl_c_ends_all_ranks_together() {
     use std::io::{BufRead as _, BufReader, Read as _};

@@ -14,7 +14,7 @@ use concise_wrapper::counted::Counted;
 use concise_wrapper::ddp::{Ddp, Reduction};
 use concise_wrapper::optimizer::{AdamW, Momentum, Optimizer, Sgd};
 use concise_wrapper::{Error, Model, Network};
-use datasets::Batch;
+use datasets::{Batch, CLASSES, Dataset};
 use model_parallel::execute::unit::{Replicas, Unit, Whole};
 use model_parallel::execute::{Measured, Settings};
 use model_parallel::layers::{Layers, Stage};
@@ -392,6 +392,13 @@ fn on_the_cpu(named: Named) -> Result<Named, Error> {
 pub fn sorted(mut named: Named) -> Named {
     named.sort_by(|(a, _), (b, _)| a.cmp(b));
     named
+}
+
+/// Noise of all brightnesses.
+pub fn images(count: usize) -> Dataset {
+    let pixel = |image: usize, i: usize| ((image * 31 + i * i * 7 + image * i) % 251) as u8;
+    let images = (0..count).map(|image| std::array::from_fn(|i| pixel(image, i))).collect();
+    Dataset::new(images, (0..count).map(|image| (image % CLASSES) as u8).collect()).unwrap()
 }
 
 /// Runs `work` on so many ranks.

@@ -1,6 +1,5 @@
 //! Sets of shards: a run that ended too early resumes on any number of ranks, and a set that does not suit is refused.
 
-use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -10,13 +9,10 @@ use std::{env, fs};
 use candle_core::{DType, Device};
 use checkpoints::{Checkpoints, Configuration, Resume};
 use concise_wrapper::counted::Counted;
-use concise_wrapper::model::Step;
-use concise_wrapper::optimizer::Optimizer;
-use concise_wrapper::weights::{self, Weights};
 use concise_wrapper::{Error, Model, Store, train};
 use datasets::source::LoadedData;
-use datasets::{CLASSES, Dataset, PIXELS, SAMPLE};
-use harness::records::{BatchSums, EpochRecord, TrainOptions};
+use datasets::{CLASSES, PIXELS, SAMPLE};
+use harness::records::{EpochRecord, TrainOptions};
 use harness::report::Report;
 use model_parallel::execute::Settings;
 use model_parallel::execute::unit::Whole;
@@ -24,14 +20,14 @@ use model_parallel::layers::Layers;
 use model_parallel::mesh::Mesh;
 use model_parallel::{Checked, Executor, UNBOUNDED, check};
 use ops::difference::largest_difference;
-use ops::update::overwrite;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::thread::Rank;
 use sharded_state::{Sets, Sharded, Sharing, Strategy};
-use split_batch::loader::{LocalBatch, Shards};
 use tempfile::TempDir;
 
-use crate::cases::{CASE, Case, Named, Updates, on_ranks, sorted, values};
+use crate::cases::{CASE, Case, Named, Updates, images, on_ranks, sorted, values};
+use crate::files::names_in;
+use crate::watched::{Event, Watched};
 
 const ZERO1: Strategy = Sharing::Zero1.plain();
 const ZERO3: Strategy = Strategy { sharing: Sharing::Zero3, prefetches: true, recomputes: None };
@@ -41,19 +37,26 @@ const DDP: Strategy = Strategy { sharing: Sharing::Ddp, ..ZERO1 };
 const OPTIONS: TrainOptions =
     TrainOptions { epochs: 2, batch_size: 7, learning_rate: 0.01, seed: 1 };
 
+/// The end of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
     Last,
-    /// The last rank fails in the step after this one.
-    Failure(usize),
-    /// As Ctrl-C in this step.
-    Interrupt(usize),
-    /// As Ctrl-C in the evaluation after this step.
-    InterruptEvaluation(usize),
-    /// The update of this step makes a number of the last rank infinite. The loss of the step is ordinary.
-    RunAway(usize),
+    /// An event in this step, of the last rank if it is a fault.
+    In(usize, Event),
     /// Each step takes a while.
     Kill,
+}
+
+impl End {
+    fn at(self, step: usize, rank: &SharedCommunicator) -> Event {
+        if self == Self::Kill {
+            sleep(Duration::from_millis(10));
+        }
+        let Self::In(this, event) = self else { return Event::Nothing };
+        let is_fault = matches!(event, Event::Crash | Event::RunAway);
+        let happens = this == step && (!is_fault || rank.rank() + 1 == rank.world_size());
+        if happens { event } else { Event::Nothing }
+    }
 }
 
 /// A run on some ranks. A test changes a copy.
@@ -84,10 +87,9 @@ fn dense() -> Layers {
     Layers::dense(&[PIXELS, 9, 3, 7, CLASSES]).unwrap()
 }
 
-fn images(count: usize) -> Dataset {
-    let pixel = |image: usize, i: usize| ((image * 31 + i * i * 7 + image * i) % 251) as u8;
-    let images = (0..count).map(|image| std::array::from_fn(|i| pixel(image, i))).collect();
-    Dataset::new(images, (0..count).map(|image| (image % CLASSES) as u8).collect()).unwrap()
+/// The last rank fails in the step after this one.
+fn failure(step: usize) -> End {
+    End::In(step + 1, Event::Crash)
 }
 
 fn run(strategy: Strategy, updates: Updates) -> Run {
@@ -122,16 +124,16 @@ impl Run {
     fn left(&self, end: End) -> TempDir {
         let folder = TempDir::new().unwrap();
         let run = self.keeping(folder.path());
-        let run = if let End::Failure(_) = end { run } else { run.every(1000) };
+        let run = if let End::In(_, Event::Crash) = end { run } else { run.every(1000) };
         let ended = Self { end, ..run }.train();
-        assert_eq!(ended.is_err(), matches!(end, End::Failure(_)), "{ended:?}");
+        assert_eq!(ended.is_err(), matches!(end, End::In(_, Event::Crash)), "{ended:?}");
         folder
     }
 
     /// Resumes from a copy of a folder.
     fn resume(&self, folder: &Path, which: Resume) -> Result<Trained, String> {
         let copied = TempDir::new().unwrap();
-        for name in names(folder) {
+        for name in names_in(folder) {
             fs::copy(folder.join(&name), copied.path().join(&name)).unwrap();
         }
         self.resume_in(copied.path(), which)
@@ -220,77 +222,13 @@ impl Run {
         data: &LoadedData,
         store: Option<&dyn Store>,
     ) -> Result<(Vec<f64>, Vec<EpochRecord>), Error> {
-        let watched =
-            Watched { model, end: self.end, losses: RefCell::default(), steps: Cell::new(0) };
+        let rank = model.rank().unwrap();
+        let watched = Watched::new(model, |step| self.end.at(step, rank));
         let (mut optimizer, report) = (self.updates.optimizer(), &mut Report::silent());
         let (optimizer, options) = (&mut *optimizer, &self.options);
         let trained = train(&watched, data, options, (optimizer, 4), store, report, |_| Ok(()))?;
         Ok((watched.losses.take(), trained.records))
     }
-}
-
-/// A model that something happens to in the middle of a run.
-struct Watched<'a, M> {
-    model: &'a M,
-    end: End,
-    losses: RefCell<Vec<f64>>,
-    steps: Cell<usize>,
-}
-
-impl<M: Model> Model for Watched<'_, M> {
-    fn hosts(&self) -> Shards {
-        self.model.hosts()
-    }
-
-    fn backward(&self, batch: &LocalBatch) -> Result<Step, Error> {
-        self.model.backward(batch)
-    }
-
-    fn step(
-        &self,
-        batch: &LocalBatch,
-        optimizer: &mut dyn Optimizer,
-        rate: f64,
-    ) -> Result<Step, Error> {
-        let rank = self.model.rank().unwrap();
-        if self.end == End::Failure(self.steps.get()) && rank.rank() + 1 == rank.world_size() {
-            return Err(candle_core::Error::msg("failed on purpose").into());
-        }
-        if self.end == End::Kill {
-            sleep(Duration::from_millis(10));
-        }
-        self.steps.set(self.steps.get() + 1);
-        let step = self.model.step(batch, optimizer, rate)?;
-        if self.end == End::RunAway(self.steps.get()) && rank.rank() + 1 == rank.world_size() {
-            let weights::Named { tensor, .. } = &self.model.weights().parameters[0];
-            overwrite(&tensor.detach(), &tensor.affine(0.0, f64::INFINITY)?)?;
-        }
-        let mut sums = step.sums.read()?;
-        sums.interrupts += u64::from(self.end == End::Interrupt(self.steps.get()));
-        self.losses.borrow_mut().push(sums.loss);
-        Ok(Step { sums: sums.into(), ..step })
-    }
-
-    fn weights(&self) -> &Weights {
-        self.model.weights()
-    }
-
-    fn evaluate(&self, images: &Dataset) -> Result<BatchSums, Error> {
-        let mut sums = self.model.evaluate(images)?;
-        sums.interrupts += u64::from(self.end == End::InterruptEvaluation(self.steps.get()));
-        Ok(sums)
-    }
-
-    fn rank(&self) -> Option<&SharedCommunicator> {
-        self.model.rank()
-    }
-}
-
-fn names(folder: &Path) -> Vec<String> {
-    let name = |it: std::io::Result<fs::DirEntry>| it.unwrap().file_name().into_string().unwrap();
-    let mut names: Vec<_> = fs::read_dir(folder).unwrap().map(name).collect();
-    names.sort();
-    names
 }
 
 fn index(folder: &Path, step: usize) -> PathBuf {
@@ -330,7 +268,7 @@ fn a_run_that_failed_resumes_on_any_number_of_ranks() {
             for (ranks, step) in [(1, 1), (2, 4), (3, 3), (4, 2)] {
                 let begun = Run { ranks, ..run(strategy, updates) };
                 let undisturbed = begun.train().unwrap();
-                let folder = begun.left(End::Failure(step));
+                let folder = begun.left(failure(step));
                 for ranks in 1..=4 {
                     let what = format!("{begun:?}, then {ranks}");
                     let rest = Run { ranks, ..begun.clone() };
@@ -348,7 +286,7 @@ fn a_run_that_failed_resumes_on_any_number_of_ranks() {
 
 #[test]
 fn after_ctrl_c_there_is_a_set() {
-    for end in [End::Interrupt(2), End::InterruptEvaluation(3)] {
+    for end in [End::In(2, Event::Interrupt), End::In(3, Event::InterruptEvaluation)] {
         for strategy in [ZERO1, ZERO3] {
             let begun = Run { ranks: 3, ..run(strategy, Updates::AdamW) };
             let undisturbed = begun.train().unwrap();
@@ -368,7 +306,7 @@ fn no_rank_writes_a_set_when_a_chunk_is_not_finite_and_the_last_set_stays() {
     for (strategy, ranks) in [(ZERO1, 1), (ZERO1, 3), (ZERO3, 2), (DDP, 2)] {
         let begun = Run { ranks, ..run(strategy, Updates::AdamW) };
         let folder = TempDir::new().unwrap();
-        let mut keeping = Run { end: End::RunAway(3), ..begun.keeping(folder.path()) };
+        let mut keeping = Run { end: End::In(3, Event::RunAway), ..begun.keeping(folder.path()) };
         keeping.checkpoints.as_mut().unwrap().keep = 1;
         let error = keeping.train().unwrap_err();
         let [refused, last] = [3, 2].map(|step| index(folder.path(), step));
@@ -379,7 +317,7 @@ fn no_rank_writes_a_set_when_a_chunk_is_not_finite_and_the_last_set_stays() {
         );
         assert!(error.ends_with(&end), "{error}");
         let of_others = |name: &String| name != "lock" && !name.starts_with("step-00000002.");
-        assert!(!names(folder.path()).iter().any(of_others), "{:?}", names(folder.path()));
+        assert!(!names_in(folder.path()).iter().any(of_others), "{:?}", names_in(folder.path()));
         let rest = begun.resume(folder.path(), Resume::LatestValid).unwrap();
         same(&rest, &begun.train().unwrap(), &format!("{strategy:?} {ranks}"));
     }
@@ -392,7 +330,7 @@ fn running_statistics_are_kept_once() {
     let options = TrainOptions { epochs: 1, ..OPTIONS };
     let begun = Run { layers, options, ..run(ZERO3, Updates::Momentum) };
     let undisturbed = begun.train().unwrap();
-    let folder = begun.left(End::Failure(1));
+    let folder = begun.left(failure(1));
     for (ranks, micro_batches) in [(1, 4), (2, 2), (4, 1)] {
         let rest = Run { ranks, micro_batches, ..begun.clone() };
         let rest = rest.resume(folder.path(), Resume::Newest).unwrap();
@@ -407,8 +345,8 @@ fn running_statistics_are_kept_once() {
 fn under_ddp_there_are_checkpoints_of_stage_5() {
     let begun = run(DDP, Updates::AdamW);
     let undisturbed = begun.train().unwrap();
-    let folder = begun.left(End::Failure(2));
-    assert_eq!(names(folder.path()).len(), 3, "two checkpoints and the lock");
+    let folder = begun.left(failure(2));
+    assert_eq!(names_in(folder.path()).len(), 3, "two checkpoints and the lock");
     for ranks in [1, 2, 3] {
         let rest = Run { ranks, ..begun.clone() };
         let rest = rest.resume(folder.path(), Resume::Newest).unwrap();
@@ -438,7 +376,7 @@ fn child() {
 
 fn indices(folder: &Path) -> Vec<String> {
     let is_index = |name: &String| name.starts_with("step-") && name.matches('.').count() == 1;
-    names(folder).into_iter().filter(is_index).collect()
+    names_in(folder).into_iter().filter(is_index).collect()
 }
 
 #[test]
@@ -465,7 +403,7 @@ fn a_process_that_is_killed_again_and_again_leaves_a_set() {
 
 #[test]
 fn surplus_sets_go_with_their_shards() {
-    let folder = run(ZERO3, Updates::AdamW).left(End::Failure(5));
+    let folder = run(ZERO3, Updates::AdamW).left(failure(5));
     let expected = |ranks: usize, steps: [usize; 3]| {
         let of = |step: usize| {
             let mut all: Vec<_> =
@@ -478,7 +416,8 @@ fn surplus_sets_go_with_their_shards() {
         all.sort();
         all
     };
-    let found = || names(folder.path()).iter().map(|it| folder.path().join(it)).collect::<Vec<_>>();
+    let found =
+        || names_in(folder.path()).iter().map(|it| folder.path().join(it)).collect::<Vec<_>>();
     assert_eq!(found(), expected(2, [3, 4, 5]));
     // A set whose index was never written.
     fs::copy(shard(folder.path(), 5, 1, 2), shard(folder.path(), 6, 1, 2)).unwrap();
@@ -492,7 +431,7 @@ fn surplus_sets_go_with_their_shards() {
 fn a_set_that_is_not_whole_is_refused() {
     let begun = run(ZERO3, Updates::AdamW);
     let undisturbed = begun.train().unwrap();
-    let folder = begun.left(End::Failure(2));
+    let folder = begun.left(failure(2));
     let path = folder.path();
     let (newest, stays) = (shard(path, 2, 1, 2), fs::read(shard(path, 2, 1, 2)).unwrap());
     let older = |steps: usize| {
@@ -544,7 +483,7 @@ fn a_set_that_is_not_whole_is_refused() {
 #[test]
 fn a_set_of_another_run_is_refused_with_the_difference() {
     let begun = run(ZERO3, Updates::AdamW);
-    let folder = begun.left(End::Failure(2));
+    let folder = begun.left(failure(2));
     let path = format!("checkpoint {} is ", index(folder.path(), 2).display());
     let told = |other: &Run| {
         let told = other.refused(folder.path());
@@ -574,7 +513,7 @@ fn a_set_of_another_run_is_refused_with_the_difference() {
     let rest = other.resume(folder.path(), Resume::Newest).unwrap();
     same(&rest, &run(ZERO3, Updates::AdamW).train().unwrap(), "without prefetch");
 
-    let of_stage_5 = run(DDP, Updates::AdamW).left(End::Failure(2));
+    let of_stage_5 = run(DDP, Updates::AdamW).left(failure(2));
     let told = other.refused(of_stage_5.path());
     assert!(told.ends_with("is of sharing none, this run's is zero3"), "{told}");
     let not_empty = other.keeping(folder.path()).train().unwrap_err();

@@ -14,15 +14,8 @@ use params_and_allreduce::thread::Rank;
 use sharded_state::{Sharing, Strategy};
 use single_gpu::evaluate::BATCH;
 
-use crate::cases::{CASE, Case, Net, Updates, on_ranks};
+use crate::cases::{CASE, Case, Net, Updates, images, on_ranks};
 use crate::numbers::without_recomputation;
-
-/// Noise of all brightnesses.
-fn images(count: usize) -> Dataset {
-    let pixel = |image: usize, i: usize| ((image * 31 + i * i * 7 + image * i) % 251) as u8;
-    let images = (0..count).map(|image| std::array::from_fn(|i| pixel(image, i))).collect();
-    Dataset::new(images, (0..count).map(|image| (image % CLASSES) as u8).collect()).unwrap()
-}
 
 /// The sums after the steps of the case, and the weights.
 fn evaluated(

@@ -11,6 +11,8 @@ mod cli;
 mod device;
 mod evaluation;
 mod faults;
+#[path = "../../tests/src/files.rs"]
+mod files;
 mod gpu;
 mod laws;
 #[path = "../../tests/src/layers.rs"]
@@ -20,5 +22,6 @@ mod random;
 #[path = "../../tests/src/random.rs"]
 mod random_numbers;
 mod sentences;
-#[cfg(unix)]
 mod signals;
+#[path = "../../tests/src/watched.rs"]
+mod watched;

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use model_parallel::Action::{Free, Gather, ReduceScatter, Update, Wait};
-use model_parallel::{Schedule, UNBOUNDED, check};
+use model_parallel::Action::{Free, Gather, Update, Wait};
+use model_parallel::{Instruction, UNBOUNDED, check};
 use sharded_state::Sharing;
 
 use crate::cases::CASE;
 use crate::numbers::{SHARINGS, strategies, without_recomputation};
+use crate::sentences::{place, refused, zero3};
 
 /// The laws that a deletion can break, each with the number of deletions that break it: from the lists of all strategies for four
 /// units, two ranks, and one to three micro-batches.
@@ -23,10 +24,6 @@ const LAWS: [(&str, usize); 10] = [
     ("the parameters are there already", 54),
     ("A unit ends a step in the state in which it began", 144),
 ];
-
-fn refused(schedule: Schedule) -> String {
-    check(schedule, UNBOUNDED).unwrap_err().to_string()
-}
 
 #[test]
 fn each_single_deletion_is_refused_by_a_law() {
@@ -49,62 +46,35 @@ fn each_single_deletion_is_refused_by_a_law() {
     assert_eq!(found, LAWS.into_iter().collect::<BTreeMap<_, _>>());
 }
 
-/// Three units in chunks, one micro-batch. The function gets the list of two ranks.
-fn zero3(edit: impl FnOnce(&mut Vec<model_parallel::Instruction>)) -> Schedule {
-    let strategy = Sharing::Zero3.plain();
-    let mut schedule = strategy.schedule(3, 1, 2);
-    edit(&mut schedule.lists[0]);
-    schedule
-}
-
 #[test]
 fn parameters_are_there_while_they_are_used() {
-    let at = |list: &[model_parallel::Instruction], unit, action| {
-        list.iter().position(|it| it.unit == unit && it.action == action).unwrap()
-    };
+    let [mut early, mut updated, mut twice_freed, mut twice_gathered, mut late] =
+        [(); 5].map(|()| zero3());
     // `Gather`, `Free`, and the row arrives when the unit is freed.
-    let told = refused(zero3(|list| {
-        let (wait, free) = (at(list, 0, Wait), at(list, 0, Free));
-        let freed = list.remove(free);
-        list.insert(wait, freed);
-    }));
-    let law = "stage 0, instruction 1, Free of unit 0: a unit is not freed while its parameters are on their way";
-    assert_eq!(told, law);
-    let told = refused(zero3(|list| {
-        let update = at(list, 0, Update);
-        let it = list[update];
-        list[update] = model_parallel::Instruction { action: Gather, ..it };
-        list.push(it);
-        list.push(model_parallel::Instruction { action: Wait, ..it });
-    }));
-    assert!(told.contains("a unit is not updated while its parameters are on their way"), "{told}");
-    let told = refused(zero3(|list| {
-        let free = at(list, 1, Free);
-        list.insert(free, list[free]);
-    }));
-    assert!(told.contains("the unit is freed already"), "{told}");
-    let told = refused(zero3(|list| {
-        let gather = at(list, 1, Gather);
-        list.insert(gather, list[gather]);
-    }));
-    assert!(told.contains("the parameters are on their way already"), "{told}");
+    let (wait, free) = (place(&early, 0, Wait), place(&early, 0, Free));
+    early.lists[0][wait..=free].rotate_right(1);
+    let update = place(&updated, 0, Update);
+    let it = updated.lists[0][update];
+    updated.lists[0][update].action = Gather;
+    updated.lists[0].extend([it, Instruction { action: Wait, ..it }]);
+    for (schedule, action) in [(&mut twice_freed, Free), (&mut twice_gathered, Gather)] {
+        let place = place(schedule, 1, action);
+        schedule.lists[0].insert(place, Instruction { unit: 1, action });
+    }
     // The passes of the last unit after its `Free`.
-    let told = refused(zero3(|list| {
-        let free = at(list, 2, Free);
-        list.swap(free, free - 1);
-    }));
-    assert!(told.contains("the layers of a unit run after its Gather and its Wait"), "{told}");
-}
-
-#[test]
-fn an_update_before_the_sum_is_refused() {
-    let told = refused(zero3(|list| {
-        let position = |action| list.iter().position(|it| it.unit == 1 && it.action == action);
-        let (sum, update) = (position(ReduceScatter).unwrap(), position(Update).unwrap());
-        list.swap(sum, update);
-    }));
-    let law = "The update uses the gradients that are summed over all replicas";
-    assert!(told.contains(law), "{told}");
+    let free = place(&late, 2, Free);
+    late.lists[0].swap(free, free - 1);
+    let freed = "stage 0, instruction 1, Free of unit 0: a unit is not freed while its parameters are on their way";
+    for (schedule, law) in [
+        (early, freed),
+        (updated, "a unit is not updated while its parameters are on their way"),
+        (twice_freed, "the unit is freed already"),
+        (twice_gathered, "the parameters are on their way already"),
+        (late, "the layers of a unit run after its Gather and its Wait"),
+    ] {
+        let told = refused(schedule);
+        assert!(told.contains(law), "{told}");
+    }
 }
 
 /// Each list is sound alone. Together a gather of one unit would meet the sum of another.

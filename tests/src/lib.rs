@@ -5,7 +5,6 @@ pub mod distance;
 mod fixture;
 pub mod lenet;
 mod noise;
-#[cfg(unix)]
 pub mod signals;
 
 pub use device::{device, on_gpus, on_the_cpu, plan};

@@ -51,33 +51,36 @@ pub fn assert_fits(text: &str, columns: usize) {
     assert_eq!(wide, None, "{columns} columns:\n{text}");
 }
 
-/// Runs a program in a pseudo-terminal of 80 and of 60 columns, and checks that every line fits, the progress bar included.
-/// Returns what the narrower terminal shows. Only Linux has the `script` that is used here.
-#[cfg(target_os = "linux")]
-pub fn check_width(program: &str, arguments: &[&str]) -> String {
-    let mut shown = String::new();
-    for columns in [80, 60] {
-        shown = in_terminal(program, arguments, columns);
+/// Runs a program in a terminal of 80 and of 60 columns, and checks that every line fits, the progress bar included.
+/// Returns what the two terminals show.
+pub fn check_width(program: &str, arguments: &[&str]) -> [String; 2] {
+    [80, 60].map(|columns| {
+        let shown = in_terminal(program, arguments, columns);
         assert_fits(&shown, columns);
-    }
-    shown
+        shown
+    })
 }
 
-/// Runs a program in a pseudo-terminal. Returns the lines that it prints, without the codes that move the cursor.
-#[cfg(target_os = "linux")]
+/// Returns the lines that a program prints in a terminal, without the codes that move the cursor. Only Linux has the `script`
+/// that makes a terminal; elsewhere, a variable of the environment has the number of columns.
 fn in_terminal(program: &str, arguments: &[&str], columns: usize) -> String {
-    let words: Vec<String> = arguments.iter().map(|word| format!("'{word}'")).collect();
-    let line = format!("stty cols {columns} rows 24; exec '{program}' {}", words.join(" "));
-    let mut command = Command::new("script");
-    command.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
-    command.env_remove("COLUMNS").env("TERM", "xterm");
+    let mut command = Command::new(program);
+    command.args(arguments).env("COLUMNS", columns.to_string());
+    if cfg!(target_os = "linux") {
+        let words: Vec<String> = arguments.iter().map(|word| format!("'{word}'")).collect();
+        let line = format!("stty cols {columns} rows 24; exec '{program}' {}", words.join(" "));
+        command = Command::new("script");
+        command.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
+        command.env_remove("COLUMNS").env("TERM", "xterm");
+    }
     command
         .env("COURSE_MIRRORS", "http://127.0.0.1:9")
         .env("COURSE_DATA_DIR", "/no-data-of-the-course");
-    let output = command.stdin(std::process::Stdio::null()).output().expect("script");
+    let output = command.stdin(std::process::Stdio::null()).output().expect("a program");
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{line}: {text}");
+    assert!(output.status.success(), "{arguments:?}: {text}");
     let mut shown = String::new();
+    let text = text.replace("\r\n", "\n");
     let mut letters = text.chars();
     while let Some(letter) = letters.next() {
         match letter {

@@ -181,25 +181,17 @@ fn k_devices_equal_one_in_f64() {
 // ANCHOR_END: k_devices_equal_one
 
 #[test]
-fn one_step_in_f32_stays_within_its_rounding() {
-    // One step only: f32 trajectories part, and longer comparisons prove nothing.
+fn in_f32_one_step_stays_within_its_rounding_and_replicas_agree_bitwise() {
     let expected = on_one_device(DType::F32);
     for algorithm in algorithms() {
         for &devices in counts() {
-            for trace in on_devices(devices, DType::F32, algorithm) {
+            let traces = on_devices(devices, DType::F32, algorithm);
+            for trace in &traces {
+                // One step only: f32 trajectories part, and longer comparisons prove nothing.
                 let (found, expected) = (&trace[..1], &expected[..1]);
                 let difference = first_difference(found, expected, tolerance_in_f32());
                 assert_eq!(difference, None, "{algorithm}, {devices} devices");
             }
-        }
-    }
-}
-
-#[test]
-fn replicas_agree_bitwise() {
-    for algorithm in algorithms() {
-        for &devices in &counts()[1..] {
-            let traces = on_devices(devices, DType::F32, algorithm);
             for step in 0..STEPS {
                 let hash = |trace: &Vec<Trace>| WeightsHash::new(&trace[step].weights).unwrap();
                 let hashes: Vec<_> = traces.iter().map(hash).collect();

@@ -51,6 +51,13 @@ fn check(name: &str, inputs: &[&Var], op: &dyn Fn() -> Result<Tensor>) {
     }
 }
 
+/// Does the same for a plain layer, on a device that runs it.
+fn check_plain(name: &str, inputs: &[&Var], op: &dyn Fn() -> Result<Tensor>) {
+    if device().is_cpu() {
+        check(&format!("plain {name}"), inputs, op);
+    }
+}
+
 #[test]
 fn conv2d_at_sizes_that_do_not_divide() {
     // batch, in, height, width, out, kernel height, kernel width, stride, padding
@@ -60,6 +67,8 @@ fn conv2d_at_sizes_that_do_not_divide() {
         [2, 3, 7, 6, 2, 2, 3, 2, 1],
         [1, 2, 8, 5, 2, 5, 5, 3, 2],
         [9, 1, 4, 4, 1, 1, 1, 1, 0],
+        [3, 2, 6, 5, 3, 2, 3, 1, 0],
+        [2, 3, 4, 4, 2, 4, 1, 1, 0],
         // More images than a block has, so that what one block leaves in scratch memory meets the next.
         [17, 2, 4, 3, 2, 3, 3, 1, 1],
         // Channels enough for the transformed ways: tiles of 4×4 and 2×2 outputs at 3×3, of 3×3 at 5×5.
@@ -72,28 +81,23 @@ fn conv2d_at_sizes_that_do_not_divide() {
         let bias = variable(&[o], 3);
         let name = format!("conv2d {:?} ∗ {:?}, {stride}, {padding}", x.dims(), weight.dims());
         check(&name, &[&x, &weight, &bias], &|| conv2d(&x, &weight, Some(&bias), stride, padding));
+        if (stride, padding) == (1, 0) {
+            check_plain(&name, &[&x, &weight, &bias], &|| layers::conv2d(&x, &weight, &bias));
+        }
     }
 }
 
 #[test]
-fn conv2d_of_views() {
-    // A transposed input and an upstream gradient that is not contiguous either.
-    let x = variable(&[2, 5, 6, 3], 1);
-    let (weight, bias) = (variable(&[2, 3, 3, 3], 2), variable(&[2], 3));
-    check("conv2d of a view", &[&x, &weight, &bias], &|| {
-        conv2d(&x.permute((0, 3, 1, 2))?, &weight, Some(&bias), 1, 0)?.permute((0, 2, 3, 1))
-    });
-}
-
-#[test]
 fn avg_pool2d_at_sizes_that_do_not_divide() {
-    for [h, w, kernel, stride] in
-        [[9, 9, 2, 2], [7, 5, 2, 2], [7, 8, 3, 2], [8, 7, 3, 3], [5, 6, 2, 1], [8, 9, 2, 3]]
-    {
-        let x = variable(&[2, 3, h, w], 1);
-        check(&format!("avg_pool2d {h}×{w}, {kernel}, {stride}"), &[&x], &|| {
-            avg_pool2d(&x, kernel, stride)
-        });
+    let pairs = [[9, 9], [7, 5], [6, 8], [2, 3]].map(|[h, w]| [h, w, 2, 2]);
+    let others = [[7, 8, 3, 2], [8, 7, 3, 3], [5, 6, 2, 1], [8, 9, 2, 3]];
+    for [h, w, kernel, stride] in pairs.into_iter().chain(others) {
+        let (x, name) =
+            (variable(&[2, 3, h, w], 1), format!("avg_pool2d {h}×{w}, {kernel}, {stride}"));
+        check(&name, &[&x], &|| avg_pool2d(&x, kernel, stride));
+        if (kernel, stride) == (2, 2) {
+            check_plain(&name, &[&x], &|| layers::avg_pool2d(&x));
+        }
     }
 }
 
@@ -156,14 +160,13 @@ fn layer_norm_softmax_and_both_gelus() {
 }
 
 #[test]
-fn attention_by_heads() {
-    let [q, k, v] = [1, 2, 3].map(|salt| variable(&[2, 7, 15], salt));
-    check("causal_attention", &[&q, &k, &v], &|| causal_attention(&q, &k, &v, 3));
-}
-
-#[test]
-fn batch_norm_of_views() {
+fn views() {
+    // A transposed input and an upstream gradient that is not contiguous either.
     let x = variable(&[2, 5, 6, 3], 1);
+    let (kernel, bias) = (variable(&[2, 3, 3, 3], 2), variable(&[2], 3));
+    check("conv2d of a view", &[&x, &kernel, &bias], &|| {
+        conv2d(&x.permute((0, 3, 1, 2))?, &kernel, Some(&bias), 1, 0)?.permute((0, 2, 3, 1))
+    });
     let (weight, bias) = (variable(&[3], 2), variable(&[3], 3));
     check("batch_norm of a view", &[&x, &weight, &bias], &|| {
         let (y, _) = batch_norm(&x.permute((0, 3, 1, 2))?, &weight, &bias, EPSILON, false)?;
@@ -172,30 +175,29 @@ fn batch_norm_of_views() {
 }
 
 #[test]
-fn means_and_copies() {
+fn operations_of_one_size() {
+    let [q, k, v] = [1, 2, 3].map(|salt| variable(&[2, 7, 15], salt));
+    check("causal_attention", &[&q, &k, &v], &|| causal_attention(&q, &k, &v, 3));
     let (x, matrix) = (variable(&[2, 3, 4, 5], 1), variable(&[3, 5], 2));
     check("global_avg_pool", &[&x], &|| global_avg_pool(&x));
     check("flatten", &[&x], &|| flatten(&x));
     check("transpose", &[&matrix], &|| transpose(&matrix));
+    let (x, weight, bias) = (variable(&[3, 5], 1), variable(&[5, 4], 2), variable(&[4], 3));
+    check("linear", &[&x, &weight, &bias], &|| linear(&x, &weight, &bias));
+    check_plain("linear", &[&x, &weight, &bias], &|| layers::linear(&x, &weight, &bias));
+    let tokens = Tensor::new(&[[2u32, 0, 3], [3, 3, 1]], &device()).unwrap();
+    let table = variable(&[5, 4], 1);
+    check("embedding", &[&table], &|| embedding(&tokens, &table));
 }
 
 #[test]
-fn relu_away_from_its_kink() {
+fn relus_away_from_their_kink() {
     let x = variable(&[5, 7], 1);
     assert!(is_away_from_zero(&x));
     check("relu", &[&x], &|| relu(&x));
+    check_plain("relu", &[&x], &|| layers::relu(&x));
     let y = Var::from_tensor(&(x.as_detached_tensor() * -0.3).unwrap()).unwrap();
     check("add_relu", &[&x, &y], &|| add_relu(&x, &y));
-}
-
-#[test]
-fn linear_layers() {
-    let (x, weight, bias) = (variable(&[3, 5], 1), variable(&[5, 4], 2), variable(&[4], 3));
-    check("linear", &[&x, &weight, &bias], &|| linear(&x, &weight, &bias));
-}
-
-#[test]
-fn biases_behind_a_sum() {
     let bias = variable(&[3], 2);
     for shape in [&[4, 3][..], &[2, 3, 4, 3]] {
         let x = variable(shape, 4);
@@ -210,6 +212,7 @@ fn cross_entropy_summed() {
     let labels = Tensor::new(&[2u32, 0, 3, 3, 1], &device()).unwrap();
     let logits = variable(&[5, 4], 1);
     check("cross_entropy", &[&logits], &|| cross_entropy(&logits, &labels));
+    check_plain("cross_entropy", &[&logits], &|| layers::cross_entropy(&logits, &labels));
     let logits = variable(&[5, 70], 1);
     check("cross_entropy", &[&logits], &|| cross_entropy(&logits, &labels));
     let part = |of: &Tensor, rank: usize| of.narrow(1, rank * 35, 35)?.contiguous();
@@ -219,13 +222,6 @@ fn cross_entropy_summed() {
         let all = [row_statistics(&other, &labels, 0)?, statistics(1)?];
         cross_entropy_of_part(&other, &labels, 0, &Tensor::stack(&all, 0)?)
     });
-}
-
-#[test]
-fn embeddings() {
-    let tokens = Tensor::new(&[[2u32, 0, 3], [3, 3, 1]], &device()).unwrap();
-    let table = variable(&[5, 4], 1);
-    check("embedding", &[&table], &|| embedding(&tokens, &table));
 }
 
 /// LeNet with dense noise for weights *and* biases, large enough for every layer to matter.
@@ -241,33 +237,6 @@ fn lively_lenet() -> Lenet {
         Parameter { name: shape.name.clone(), value: Var::from_tensor(&value).unwrap() }
     });
     Lenet::with_parameters(Parameters::new(parameters.collect()).unwrap()).unwrap()
-}
-
-#[test]
-fn the_plain_layers() {
-    if !device().is_cpu() {
-        return eprintln!("SKIPPED: the plain layers run on the CPU only");
-    }
-    for [b, c, h, w, o, kh, kw] in
-        [[1, 1, 5, 5, 2, 3, 3], [3, 2, 6, 5, 3, 2, 3], [2, 3, 4, 4, 2, 4, 1]]
-    {
-        let (x, weight, bias) =
-            (variable(&[b, c, h, w], 1), variable(&[o, c, kh, kw], 2), variable(&[o], 3));
-        let name = format!("plain conv2d {:?} ∗ {:?}", x.dims(), weight.dims());
-        check(&name, &[&x, &weight, &bias], &|| layers::conv2d(&x, &weight, &bias));
-    }
-    for [h, w] in [[9, 9], [7, 5], [6, 8], [2, 3]] {
-        let x = variable(&[2, 3, h, w], 1);
-        check(&format!("plain avg_pool2d {h}×{w}"), &[&x], &|| layers::avg_pool2d(&x));
-    }
-    let x = variable(&[5, 7], 1);
-    assert!(is_away_from_zero(&x));
-    check("plain relu", &[&x], &|| layers::relu(&x));
-    let (x, weight, bias) = (variable(&[3, 5], 1), variable(&[5, 4], 2), variable(&[4], 3));
-    check("plain linear", &[&x, &weight, &bias], &|| layers::linear(&x, &weight, &bias));
-    let labels = Tensor::new(&[2u32, 0, 3, 3, 1], &device()).unwrap();
-    let logits = variable(&[5, 4], 1);
-    check("plain cross_entropy", &[&logits], &|| layers::cross_entropy(&logits, &labels));
 }
 
 #[test]

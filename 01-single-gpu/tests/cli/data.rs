@@ -145,7 +145,6 @@ fn an_unpacked_file_may_have_the_name_of_a_packed_one() {
     }
 }
 
-#[cfg(unix)]
 #[test]
 fn images_are_read_where_this_system_has_its_caches() {
     let (home, images) = (tempfile::tempdir().unwrap(), data_folder());
@@ -186,7 +185,6 @@ fn a_contact_sheet_is_a_png() {
 }
 
 /// A folder with the same files and this name, in it.
-#[cfg(unix)]
 fn called(folder: &tempfile::TempDir, name: &[u8]) -> std::path::PathBuf {
     use std::os::unix::ffi::OsStrExt as _;
     let place = folder.path().join(std::ffi::OsStr::from_bytes(name));
@@ -199,7 +197,6 @@ fn called(folder: &tempfile::TempDir, name: &[u8]) -> std::path::PathBuf {
     place
 }
 
-#[cfg(unix)]
 #[test]
 fn a_folder_may_have_any_name() {
     let folder = data_folder();

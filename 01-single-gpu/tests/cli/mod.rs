@@ -1,15 +1,18 @@
 //! The binary as a newcomer meets it: help, a small run, and everything it refuses.
 
 mod data;
+#[path = "../../../tests/src/files.rs"]
+mod files;
 #[cfg(target_os = "linux")]
 #[path = "../../../tests/src/large_folder.rs"]
 mod large_folder;
 #[path = "../../../tests/src/program.rs"]
 mod program;
+#[path = "../../../tests/src/refusals.rs"]
+mod refusals;
 mod results;
 #[path = "../../../tests/src/screen.rs"]
 mod screen;
-#[cfg(unix)]
 #[path = "../../../tests/src/signals.rs"]
 mod signals;
 
@@ -40,14 +43,14 @@ fn the_help_fits_on_a_screen() {
     screen::check_help(env!("CARGO_BIN_EXE_single-gpu"));
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 fn lines_fit_into_a_terminal() {
-    screen::check_width(env!("CARGO_BIN_EXE_single-gpu"), &SMALL);
-    screen::check_width(
-        env!("CARGO_BIN_EXE_single-gpu"),
-        &[&SMALL[..], &["--layers=plain"]].concat(),
-    );
+    for layers in ["--layers=fast", "--layers=plain"] {
+        let program = env!("CARGO_BIN_EXE_single-gpu");
+        for text in screen::check_width(program, &[&SMALL[..], &[layers]].concat()) {
+            assert!(text.lines().count() > 5, "{text}");
+        }
+    }
 }
 
 #[test]
@@ -79,19 +82,6 @@ fn a_small_run_reports_epochs_and_a_result() {
         .stdout(contains(
             "\nThe network is not clearly better than guessing (0.100): train for more epochs,\n",
         ));
-}
-
-#[test]
-fn every_line_fits_into_the_terminal() {
-    for columns in [80, 60] {
-        for layers in ["fast", "plain"] {
-            let mut run = single_gpu(&SMALL);
-            let run = run.env("COLUMNS", columns.to_string()).args(["--layers", layers]).output();
-            let text = String::from_utf8(run.unwrap().stdout).unwrap();
-            assert!(text.lines().count() > 5, "{text}");
-            screen::assert_fits(&text, columns);
-        }
-    }
 }
 
 #[test]
@@ -157,58 +147,47 @@ fn metrics_are_an_object_per_epoch_and_a_summary() {
     assert_eq!(summary["test_accuracy"], lines[1]["test_accuracy"]);
 }
 
+/// Flags, and a part of the message.
+const REFUSALS: &str = r#"
+--epochs 0 | '--epochs <N>': a whole number from 1 to
+--batch-size 0 | a whole number from 1 to
+--batch-size -4 | -4
+--lr NaN | a learning rate is a positive number
+--lr -0.1 | a learning rate is a positive number
+--lr 0 | a learning rate is a positive number
+--lr inf | a learning rate is a positive number
+--seed minus | '--seed <N>': a whole number from 0 to 2^64 − 1 is expected
+--train-size 0 | a whole number from 1 to 1,000,000 is expected
+--train-size 4000000000 | a whole number from 1 to 1,000,000 is expected
+--threads-per-device 0 | threads-per-device
+--threads-per-device 100000 | at most 4096 threads
+--seed -1 | invalid value '-1' for '--seed <N>'
+--contact-sheet a.png --epochs 3 | cannot be used with '--epochs <N>'
+--data /dev/null | --data /dev/null: this is not a folder
+--device tpu | possible values: auto, cpu, cuda
+--layers slow | possible values: plain, fast
+--layers plain --device cuda | --layers plain: plain layers run on the CPU only; use --device cpu
+--contact-sheet a.png --layers plain | cannot be used with '--layers <KIND>'
+--device cpu --tf32 | --tf32: only GPUs round to TF32
+--data /no/such/folder | --data /no/such/folder: there is no such folder
+--data-mirrors ftp://a.example | "ftp://a.example" is no web address
+--data-dir Cargo.toml | this is a file; name a folder
+--metrics /dev/null/m.jsonl | --metrics /dev/null/m.jsonl
+--plot /dev/null/p.svg | --plot /dev/null/p.svg
+--trace / | --trace /
+--metrics same --trace same | --metrics and --trace both name same
+--metrics same --trace ./same | --metrics and --trace both name ./same
+--metrics same --plot no-such/../same | --plot no-such/../same:
+--metrics same --plot src/../same | both name src/../same
+--contact-sheet /dev/null/a.png | --contact-sheet /dev/null/a.png
+--contact-sheet a.png --metrics m | cannot be used with '--metrics <FILE.jsonl>'
+--no-such-flag | unexpected argument '--no-such-flag'
+surplus | unexpected argument 'surplus'
+"#;
+
 #[test]
 fn what_makes_no_sense_is_refused_in_one_line_with_code_2() {
-    for (arguments, complaint) in [
-        (&["--epochs", "0"][..], "'--epochs <N>': a whole number from 1 to"),
-        (&["--batch-size", "0"], "a whole number from 1 to"),
-        (&["--batch-size", "-4"], "-4"),
-        (&["--lr", "NaN"], "a learning rate is a positive number"),
-        (&["--lr", "-0.1"], "a learning rate is a positive number"),
-        (&["--lr", "0"], "a learning rate is a positive number"),
-        (&["--lr", "inf"], "a learning rate is a positive number"),
-        (&["--seed", "minus one"], "'--seed <N>': a whole number from 0 to 2^64 − 1 is expected"),
-        (&["--train-size", "0"], "a whole number from 1 to 1,000,000 is expected"),
-        (&["--train-size", "4000000000"], "a whole number from 1 to 1,000,000 is expected"),
-        (&["--threads-per-device", "0"], "threads-per-device"),
-        (&["--threads-per-device", "100000"], "at most 4096 threads"),
-        (&["--seed", "-1"], "invalid value '-1' for '--seed <N>'"),
-        (&["--contact-sheet", "a.png", "--epochs", "3"], "cannot be used with '--epochs <N>'"),
-        (&["--data", "/dev/null"], "--data /dev/null: this is not a folder"),
-        (&["--device", "tpu"], "possible values: auto, cpu, cuda"),
-        (&["--layers", "slow"], "possible values: plain, fast"),
-        (
-            &["--layers", "plain", "--device", "cuda"],
-            "--layers plain: plain layers run on the CPU only; use --device cpu",
-        ),
-        (
-            &["--contact-sheet", "a.png", "--layers", "plain"],
-            "cannot be used with '--layers <KIND>'",
-        ),
-        (&["--device", "cpu", "--tf32"], "--tf32: only GPUs round to TF32"),
-        (&["--data", "/no/such/folder"], "--data /no/such/folder: there is no such folder"),
-        (&["--data-mirrors", "ftp://a.example"], "\"ftp://a.example\" is no web address"),
-        (
-            &["--data-dir", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")],
-            "this is a file; name a folder",
-        ),
-        (&["--metrics", "/dev/null/m.jsonl"], "--metrics /dev/null/m.jsonl"),
-        (&["--plot", "/dev/null/p.svg"], "--plot /dev/null/p.svg"),
-        (&["--trace", "/"], "--trace /"),
-        (&["--metrics", "same", "--trace", "same"], "--metrics and --trace both name same"),
-        (&["--metrics", "same", "--trace", "./same"], "--metrics and --trace both name ./same"),
-        (&["--metrics", "same", "--plot", "no-such/../same"], "--plot no-such/../same: "),
-        (&["--metrics", "same", "--plot", "src/../same"], "both name src/../same"),
-        (&["--contact-sheet", "/dev/null/a.png"], "--contact-sheet /dev/null/a.png"),
-        (
-            &["--contact-sheet", "a.png", "--metrics", "m"],
-            "cannot be used with '--metrics <FILE.jsonl>'",
-        ),
-        (&["--no-such-flag"], "unexpected argument '--no-such-flag'"),
-        (&["surplus"], "unexpected argument 'surplus'"),
-    ] {
-        program::refused(single_gpu(arguments), complaint);
-    }
+    refusals::check(REFUSALS, single_gpu);
 }
 
 #[test]

@@ -1,28 +1,16 @@
 //! What a run leaves behind, however it ends.
 
 use std::fs;
-#[cfg(unix)]
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
-#[cfg(unix)]
 use std::process::{Child, ChildStdout, Command as Process, Stdio};
 
 use predicates::prelude::*;
 use predicates::str::contains;
 
-#[cfg(unix)]
+use super::files::names_in;
 use super::signals::with_default_sigint;
 use super::{SMALL, single_gpu};
-
-fn files(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).expect("a folder");
-    let name = |entry: std::io::Result<fs::DirEntry>| {
-        entry.expect("an entry").file_name().to_string_lossy().into_owned()
-    };
-    let mut names: Vec<String> = entries.map(name).collect();
-    names.sort();
-    names
-}
 
 /// Arguments that write all three files of results into the current folder.
 const FILES: [&str; 3] = ["--metrics=m.jsonl", "--plot=p.svg", "--trace=t.json"];
@@ -35,7 +23,7 @@ fn a_run_leaves_a_plot_and_a_trace_and_ends_with_a_chart() {
         contains("test acc by epoch, from ▁ 0 to █ 1: no better than guessing\n")
             .and(contains("  one device\n")),
     );
-    assert_eq!(files(folder.path()), ["m.jsonl", "p.svg", "t.json"]);
+    assert_eq!(names_in(folder.path()), ["m.jsonl", "p.svg", "t.json"]);
     let plot = fs::read_to_string(folder.path().join("p.svg")).expect("a plot");
     assert!(plot.contains("LeNet on synthetic garments") && plot.trim_end().ends_with("</svg>"));
     let trace = fs::read(folder.path().join("t.json")).expect("a trace");
@@ -49,7 +37,6 @@ fn a_run_leaves_a_plot_and_a_trace_and_ends_with_a_chart() {
 }
 
 /// A limit of 512 bytes for each file, as a user may have one for the size of core dumps and forget it.
-#[cfg(unix)]
 #[test]
 fn a_file_over_the_limit_is_an_error_that_names_it() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -57,7 +44,7 @@ fn a_file_over_the_limit_is_an_error_that_names_it() {
     limited.args(["-c", "ulimit -f 1; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_single-gpu")]);
     let run = limited.args(SMALL).arg("--plot=p.svg").current_dir(&folder).assert().code(1);
     run.stderr(contains("error: --plot p.svg: File too large"));
-    assert!(files(folder.path()).is_empty());
+    assert!(names_in(folder.path()).is_empty());
 }
 
 #[test]
@@ -74,27 +61,13 @@ fn a_run_that_fails_leaves_whole_lines_and_nothing_else() {
     let run = single_gpu(&SMALL).args(FILES).args(["--lr=1e30"]).current_dir(&folder).assert();
     run.code(1)
         .stderr(contains("the loss is").and(contains("the learning rate 1e30 is too large")));
-    assert_eq!(files(folder.path()), ["m.jsonl"]);
+    assert_eq!(names_in(folder.path()), ["m.jsonl"]);
 }
 
-#[cfg(unix)]
-#[test]
-fn ctrl_c_ends_with_the_results_so_far() {
-    a_signal_ends_with_the_results_so_far("-INT", 130);
-}
-
-#[cfg(unix)]
-#[test]
-fn sigterm_does_so_too() {
-    a_signal_ends_with_the_results_so_far("-TERM", 143);
-}
-
-#[cfg(unix)]
 fn begun(folder: &Path, epochs: &str) -> (Child, BufReader<ChildStdout>) {
     begun_by(with_default_sigint(env!("CARGO_BIN_EXE_single-gpu")), folder, epochs)
 }
 
-#[cfg(unix)]
 fn begun_by(mut command: Process, folder: &Path, epochs: &str) -> (Child, BufReader<ChildStdout>) {
     let mut run = command
         .args(SMALL.iter().filter(|argument| !argument.starts_with("--epochs")))
@@ -108,33 +81,33 @@ fn begun_by(mut command: Process, folder: &Path, epochs: &str) -> (Child, BufRea
     (run, output)
 }
 
-#[cfg(unix)]
 fn send(signal: &str, run: &Child) {
     let kill = Process::new("kill").args([signal, &run.id().to_string()]).status();
     assert!(kill.expect("kill").success());
 }
 
-#[cfg(unix)]
-fn a_signal_ends_with_the_results_so_far(signal: &str, exit_code: i32) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (mut run, mut output) = begun(folder.path(), "--epochs=100000");
-    // It has begun to train when it has told of two epochs.
-    let mut lines = output.by_ref().lines().map_while(Result::ok);
-    assert!(lines.any(|line| line.contains("epoch      2/100000")), "no second epoch");
-    send(signal, &run);
-    let mut rest = String::new();
-    output.read_to_string(&mut rest).expect("text");
-    assert_eq!(run.wait().expect("an end").code(), Some(exit_code));
-    assert!(rest.contains(", interrupted after ") && rest.contains(" weights "), "{rest}");
-    assert_eq!(files(folder.path()), ["m.jsonl", "p.svg", "t.json"]);
-    let metrics = fs::read_to_string(folder.path().join("m.jsonl")).expect("metrics");
-    let last = metrics.lines().last().expect("a line");
-    let summary: serde_json::Value = serde_json::from_str(last).expect("JSON");
-    assert_eq!((&summary["kind"], &summary["interrupted"]), (&"summary".into(), &true.into()));
+#[test]
+fn a_signal_ends_with_the_results_so_far() {
+    for (signal, exit_code) in [("-INT", 130), ("-TERM", 143)] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (mut run, mut output) = begun(folder.path(), "--epochs=100000");
+        // It has begun to train when it has told of two epochs.
+        let mut lines = output.by_ref().lines().map_while(Result::ok);
+        assert!(lines.any(|line| line.contains("epoch      2/100000")), "no second epoch");
+        send(signal, &run);
+        let mut rest = String::new();
+        output.read_to_string(&mut rest).expect("text");
+        assert_eq!(run.wait().expect("an end").code(), Some(exit_code));
+        assert!(rest.contains(", interrupted after ") && rest.contains(" weights "), "{rest}");
+        assert_eq!(names_in(folder.path()), ["m.jsonl", "p.svg", "t.json"]);
+        let metrics = fs::read_to_string(folder.path().join("m.jsonl")).expect("metrics");
+        let last = metrics.lines().last().expect("a line");
+        let summary: serde_json::Value = serde_json::from_str(last).expect("JSON");
+        assert_eq!((&summary["kind"], &summary["interrupted"]), (&"summary".into(), &true.into()));
+    }
 }
 
 /// A mirror that takes the connection and never answers: the program waits for it, and has printed nothing.
-#[cfg(unix)]
 #[test]
 fn ctrl_c_before_the_first_line_ends_with_a_word() {
     let mirror = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -154,7 +127,7 @@ fn ctrl_c_before_the_first_line_ends_with_a_word() {
         assert_eq!((ended.status.code(), &*ended.stdout), (Some(code), &[][..]));
         assert!(begun.elapsed() < std::time::Duration::from_secs(10));
         drop(connection);
-        assert_eq!(files(folder.path()), [""; 0]);
+        assert_eq!(names_in(folder.path()), [""; 0]);
     }
 }
 
@@ -207,7 +180,6 @@ fn a_signal_that_was_ignored_from_the_start_stays_ignored() {
     }
 }
 
-#[cfg(unix)]
 #[test]
 fn files_are_written_whether_or_not_somebody_reads_on() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -216,7 +188,7 @@ fn files_are_written_whether_or_not_somebody_reads_on() {
     output.read_line(&mut String::new()).expect("a line");
     drop(output);
     assert!(run.wait().expect("an end").success());
-    assert_eq!(files(folder.path()), ["m.jsonl", "p.svg", "t.json"]);
+    assert_eq!(names_in(folder.path()), ["m.jsonl", "p.svg", "t.json"]);
     let metrics = fs::read_to_string(folder.path().join("m.jsonl")).expect("metrics");
     assert_eq!(metrics.lines().count(), 21);
 }
@@ -258,7 +230,7 @@ fn printed(argument: &str) -> [String; 2] {
     };
     let piped = run(Stdio::piped());
     run(fs::File::create(&file).expect("a file").into());
-    assert_eq!(files(folder.path()), ["printed"]);
+    assert_eq!(names_in(folder.path()), ["printed"]);
     [piped, fs::read(&file).expect("text")].map(|text| String::from_utf8(text).expect("text"))
 }
 

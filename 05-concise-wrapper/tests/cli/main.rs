@@ -1,5 +1,7 @@
 //! The binary as a newcomer meets it: wrappers, results, files, and refusals.
 
+#[path = "../../../tests/src/refusals.rs"]
+mod flags;
 mod output;
 #[path = "../../../tests/src/program.rs"]
 mod program;
@@ -8,7 +10,6 @@ mod refusals;
 mod resumed;
 #[path = "../../../tests/src/screen.rs"]
 mod screen;
-#[cfg(unix)]
 mod stuck;
 
 use assert_cmd::Command;
@@ -50,15 +51,6 @@ fn hashes(arguments: &[&str]) -> Vec<String> {
 #[test]
 fn the_help_fits_on_a_screen() {
     screen::check_help(env!("CARGO_BIN_EXE_concise-wrapper"));
-}
-
-#[cfg(target_os = "linux")]
-#[test]
-fn lines_fit_into_a_terminal() {
-    screen::check_width(
-        env!("CARGO_BIN_EXE_concise-wrapper"),
-        &[&SMALL[..], &["--device=cpu"]].concat(),
-    );
 }
 
 #[test]

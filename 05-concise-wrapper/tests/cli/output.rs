@@ -15,14 +15,8 @@ const QUICK: [&str; 6] = [
     "--width=4",
 ];
 
-/// Standard output of a run in a terminal of so many columns.
-fn output(arguments: &[&str], columns: &str) -> String {
-    let ended = wrapper(arguments).env("COLUMNS", columns).assert().success();
-    String::from_utf8(ended.get_output().stdout.clone()).expect("UTF-8")
-}
-
 #[test]
-fn lines_fit_into_the_terminal() {
+fn lines_fit_into_a_terminal() {
     let lenet = ["--data=synthetic", "--model=lenet", "--train-size=70", "--test-size=20"];
     let runs: [&[&str]; 4] = [
         &SMALL,
@@ -30,18 +24,20 @@ fn lines_fit_into_the_terminal() {
         &[&QUICK[..], &["--devices=4", "--shards=4", "--slow-link=50"]].concat(),
         &[&lenet[..], &["--epochs=1", "--batch-size=16", "--devices=1"]].concat(),
     ];
-    for arguments in runs {
-        for columns in ["80", "60"] {
-            let text = output(arguments, columns);
-            screen::assert_fits(&text, columns.parse().unwrap());
-        }
+    for run in runs {
+        let arguments = [&["--device=cpu", "--threads-per-device=1"], run].concat();
+        screen::check_width(env!("CARGO_BIN_EXE_concise-wrapper"), &arguments);
     }
 }
 
 #[test]
 fn a_run_ends_with_its_conclusion() {
+    let output = |flags: &[&str]| {
+        let ended = wrapper(&[&QUICK[..], flags].concat()).env("COLUMNS", "80").assert().success();
+        String::from_utf8(ended.get_output().stdout.clone()).expect("UTF-8")
+    };
     let conclusion = |flags: &[&str]| {
-        let text = output(&[&QUICK[..], flags].concat(), "80");
+        let text = output(flags);
         // Sentences may be cut anywhere.
         text.rsplit("\n\n").next().unwrap().replace('\n', " ")
     };
@@ -50,7 +46,7 @@ fn a_run_ends_with_its_conclusion() {
     let shards = conclusion(&["--shards=4"]);
     assert!(shards.ends_with("end with the same weights, to the last bit. "), "{shards}");
     // The runs are too short for a ratio of their times.
-    let text = output(&[&QUICK[..], &["--scale=none"]].concat(), "80");
+    let text = output(&["--scale=none"]);
     assert!(text.contains("\nddp: 2 replicas ended with the same weights\n"), "{text}");
     assert!(text.replace('\n', " ").contains("Runs below 0.5 s are too short"), "{text}");
     assert!(!text.contains("× over") && !text.contains("as fast"), "{text}");

@@ -3,8 +3,7 @@
 use predicates::prelude::*;
 use predicates::str::contains;
 
-use crate::program::refused;
-use crate::{SMALL, wrapper};
+use crate::{SMALL, flags, wrapper};
 
 #[cfg(not(feature = "mpi"))]
 #[test]
@@ -81,65 +80,42 @@ fn a_run_that_cannot_fit_is_refused_with_both_numbers() {
     }
 }
 
+/// Flags, and a part of the message. With a link of 0.2 MB/s, one copy would be there in time. With a link of 0.1 MB/s, the
+/// weights would be there in time, and rank 0 takes three copies of the gradients before it sends any.
+const REFUSALS: &str = r#"
+--wrapper=single --devices=2 | --wrapper single trains on one device: add --devices 1
+--wrapper=data-parallel --shards=4 | are about DDP's all-reduce
+--wrapper=data-parallel --bucket-mb=1 | are about DDP's all-reduce
+--wrapper=data-parallel --timeline=t.svg | --timeline draws a step of the ranks
+--shards=4 --bn=sync | leave one of the two out
+--shards=4 --scale=linear | leave one of the two out
+--shards=4 --algorithm=ring | cannot be used with '--algorithm <ALGORITHM>'
+--shards=1 | 1 shards cannot be shared out over 2 devices
+--shards=300 | batch size 256 cannot be cut into 300 shards
+--model=lenet --width=8 | are about ResNet-18: leave them out
+--model=lenet --test-norm=batch | are about ResNet-18: leave them out
+--bucket-mb=0 | a number of megabytes above 0 and up to 1000000
+--wrapper=data-parallel --slow-link=100 | are about DDP's all-reduce
+--slow-link=1e-300 | a number of megabytes in a second, from 0.001 to 1000000
+--slow-link=0.001 --timeout=2 | take a faster link, or a longer --timeout
+--model=lenet --devices=4 --slow-link=0.2 --timeout=3 | rank 0 takes 4.9 s to send the weights
+--model=lenet --devices=4 --slow-link=0.1 --timeout=12 --algorithm=naive | a rank waits 14.8 s for a message while 516,272 bytes of gradients are added up
+--slow-link=25 --algorithm=native | take one-shot, naive, tree or ring
+--width=0 | a whole number from 1 to 1,024 is expected
+--train-size=1 | 1 training image for 2 devices: each device needs at least one
+--momentum=1 | momentum is a share from 0 to below 1
+--weight-decay=-1 | weight decay is a number from 0
+--algorithm=native | there is no native all-reduce here
+--record=same --metrics=same | --metrics and --record both name same
+--plot=same --checkpoint=./same/ | --plot and --checkpoint both name ./same/
+--record=same --checkpoint=same | --record and --checkpoint both name same
+--bucket-mb=1e9 | a number of megabytes above 0 and up to 1000000
+--checkpoint=c --epochs=30000 | --epochs 30000: a checkpoint has room for the results of at most 26,214 epochs
+--precision=f16 | [possible values: f32, f64, bf16]
+--precision=bf16 --dtype=f32 | '--precision <TYPE>' cannot be used multiple times
+"#;
+
 #[test]
 fn what_makes_no_sense_is_refused_in_one_line() {
-    let refusals: [(&[&str], &str); 31] = [
-        (
-            &["--wrapper=single", "--devices=2"],
-            "--wrapper single trains on one device: add --devices 1",
-        ),
-        (&["--wrapper=data-parallel", "--shards=4"], "are about DDP's all-reduce"),
-        (&["--wrapper=data-parallel", "--bucket-mb=1"], "are about DDP's all-reduce"),
-        (&["--wrapper=data-parallel", "--timeline=t.svg"], "--timeline draws a step of the ranks"),
-        (&["--shards=4", "--bn=sync"], "leave one of the two out"),
-        (&["--shards=4", "--scale=linear"], "leave one of the two out"),
-        (&["--shards=4", "--algorithm=ring"], "cannot be used with '--algorithm <ALGORITHM>'"),
-        (&["--shards=1"], "1 shards cannot be shared out over 2 devices"),
-        (&["--shards=300"], "batch size 256 cannot be cut into 300 shards"),
-        (&["--model=lenet", "--width=8"], "are about ResNet-18: leave them out"),
-        (&["--model=lenet", "--test-norm=batch"], "are about ResNet-18: leave them out"),
-        (&["--bucket-mb=0"], "a number of megabytes above 0 and up to 1000000"),
-        (&["--wrapper=data-parallel", "--slow-link=100"], "are about DDP's all-reduce"),
-        (&["--slow-link=1e-300"], "a number of megabytes in a second, from 0.001 to 1000000"),
-        (&["--slow-link=0.001", "--timeout=2"], "take a faster link, or a longer --timeout"),
-        // One copy would be there in time.
-        (
-            &["--model=lenet", "--devices=4", "--slow-link=0.2", "--timeout=3"],
-            "rank 0 takes 4.9 s to send the weights",
-        ),
-        // The weights would be there in time; of gradients, rank 0 takes three copies before it sends any.
-        (
-            &[
-                "--model=lenet",
-                "--devices=4",
-                "--slow-link=0.1",
-                "--timeout=12",
-                "--algorithm=naive",
-            ],
-            "a rank waits 14.8 s for a message while 516,272 bytes of gradients are added up",
-        ),
-        (&["--slow-link=25", "--algorithm=native"], "take one-shot, naive, tree or ring"),
-        (&["--width=0"], "a whole number from 1 to 1,024 is expected"),
-        (&["--epochs=many"], "a whole number from 1 to 1,000,000 is expected"),
-        (&["--train-size=1"], "1 training image for 2 devices: each device needs at least one"),
-        (&["--momentum=1"], "momentum is a share from 0 to below 1"),
-        (&["--weight-decay=-1"], "weight decay is a number from 0"),
-        (&["--algorithm=native"], "there is no native all-reduce here"),
-        (&["--record=same", "--metrics=same"], "--metrics and --record both name same"),
-        (&["--plot=same", "--checkpoint=./same/"], "--plot and --checkpoint both name ./same/"),
-        (&["--record=same", "--checkpoint=same"], "--record and --checkpoint both name same"),
-        (&["--bucket-mb=1e9"], "a number of megabytes above 0 and up to 1000000"),
-        (
-            &["--checkpoint=c", "--epochs=30000"],
-            "--epochs 30000: a checkpoint has room for the results of at most 26,214 epochs",
-        ),
-        (&["--precision=f16"], "[possible values: f32, f64, bf16]"),
-        (
-            &["--precision=bf16", "--dtype=f32"],
-            "'--precision <TYPE>' cannot be used multiple times",
-        ),
-    ];
-    for (arguments, told) in refusals {
-        refused(wrapper(&[arguments, &["--data=synthetic"]].concat()), told);
-    }
+    flags::check(REFUSALS, |arguments| wrapper(&[arguments, &["--data=synthetic"]].concat()));
 }

@@ -1,12 +1,13 @@
 //! The program as a newcomer meets it: strategies, results, drawings, files, and refusals.
 
+#[path = "../../../tests/src/refusals.rs"]
+mod flags;
 #[path = "../../../tests/src/program.rs"]
 mod program;
 mod refusals;
 mod results;
 #[path = "../../../tests/src/screen.rs"]
 mod screen;
-#[cfg(unix)]
 #[path = "../../../tests/src/signals.rs"]
 mod signals;
 #[path = "../../../tests/src/wrapped.rs"]
@@ -41,7 +42,6 @@ fn the_help_fits_on_a_screen() {
     screen::check_help(env!("CARGO_BIN_EXE_sharded-state"));
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 fn lines_fit_into_a_terminal() {
     let program = env!("CARGO_BIN_EXE_sharded-state");

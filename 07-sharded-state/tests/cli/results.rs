@@ -7,7 +7,6 @@ use predicates::prelude::*;
 use predicates::str::contains;
 use serde_json::Value;
 
-#[cfg(unix)]
 use super::signals::with_default_sigint;
 use super::wrapped::{in_one_line, said};
 use super::{SMALL, program};
@@ -223,7 +222,6 @@ fn a_loss_that_runs_away_is_told_once() {
 }
 
 /// In the middle of a run that has another after it.
-#[cfg(unix)]
 #[test]
 fn an_interrupt_ends_all_ranks_after_a_step() {
     let folder = tempfile::tempdir().expect("a folder");

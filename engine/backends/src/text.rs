@@ -13,7 +13,18 @@ pub fn values<T: Serialize + DeserializeOwned>(
     comm: &(impl Communicator + ?Sized),
     mine: &T,
 ) -> Result<Vec<T>, Error> {
-    exchanged(comm, Some(mine))?.iter().map(|text| from_json(text)).collect()
+    let mut mine = serde_json::to_vec(mine).map_err(TensorError::wrap)?;
+    let (device, world_size) = (comm.device(), comm.world_size());
+    let length = Tensor::new(&[mine.len() as u32], device)?;
+    let lengths = comm.all_gather(&length, world_size)?.to_vec1::<u32>()?;
+    // The chunks of an all-gather have one length.
+    let longest = lengths.iter().max().map_or(0, |&length| length as usize);
+    mine.resize(longest, 0);
+    let all = Tensor::from_vec(mine, longest, device)?;
+    let all = comm.all_gather(&all, longest * world_size)?.to_vec1::<u8>()?;
+    let value = |(text, length): (&[u8], u32)| serde_json::from_slice(&text[..length as usize]);
+    let values = all.chunks(longest).zip(lengths).map(value).collect::<Result<_, _>>();
+    Ok(values.map_err(TensorError::wrap)?)
 }
 
 /// Returns the values of all ranks on rank 0, in rank order. Every other rank gets an empty list. Fails as [`values`] does.
@@ -30,33 +41,7 @@ pub fn value_of_rank_0<T: Serialize + DeserializeOwned>(
     comm: &(impl Communicator + ?Sized),
     mine: &T,
 ) -> Result<T, Error> {
-    from_json(&exchanged(comm, (comm.rank() == 0).then_some(mine))?[0])
-}
-
-/// The values of all ranks that have one, in JSON, on every rank.
-fn exchanged<T: Serialize>(
-    comm: &(impl Communicator + ?Sized),
-    mine: Option<&T>,
-) -> Result<Vec<String>, Error> {
-    let mut mine = match mine {
-        Some(mine) => serde_json::to_vec(mine).map_err(TensorError::wrap)?,
-        None => Vec::new(),
-    };
-    let (device, world_size) = (comm.device(), comm.world_size());
-    let length = Tensor::new(&[mine.len() as u32], device)?;
-    let lengths = comm.all_gather(&length, world_size)?.to_vec1::<u32>()?;
-    // The chunks of an all-gather have one length.
-    let longest = lengths.iter().max().map_or(0, |&length| length as usize);
-    mine.resize(longest, 0);
-    let all = Tensor::from_vec(mine, longest, device)?;
-    let all = comm.all_gather(&all, longest * world_size)?.to_vec1::<u8>()?;
-    let text =
-        |(all, length): (&[u8], u32)| String::from_utf8_lossy(&all[..length as usize]).into_owned();
-    Ok(all.chunks(longest).zip(lengths).map(text).collect())
-}
-
-fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, Error> {
-    Ok(serde_json::from_str(text).map_err(TensorError::wrap)?)
+    Ok(values(comm, mine)?.swap_remove(0))
 }
 
 #[cfg(test)]

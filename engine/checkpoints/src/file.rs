@@ -338,11 +338,47 @@ mod tests {
         for length in 0..bytes.len() {
             refused(&bytes[..length], &format!("{length} bytes"));
         }
+        refused(&[&bytes[..], b" "].concat(), "a byte more");
+        refused(&vec![0; bytes.len()], "zeros");
+        let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+        let hole = [&bytes[..header], &vec![0; bytes.len() - header]].concat();
+        refused(&hole, "a header without what follows");
         for bit in 0..8 * bytes.len() {
             let mut flipped = bytes.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
             refused(&flipped, &format!("bit {bit}"));
         }
+    }
+
+    #[test]
+    fn foreign_files_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("checkpoint");
+        let with_header = |length: u64, text: &[u8]| [&length.to_le_bytes()[..], text].concat();
+        let json = |text: &str| with_header(text.len() as u64, text.as_bytes());
+        let giant =
+            r#"{"a":{"dtype":"F32","shape":[4000000000,4000000000],"data_offsets":[0,16]}}"#;
+        let long =
+            r#"{"a":{"dtype":"F32","shape":[250000000000],"data_offsets":[0,1000000000000]}}"#;
+        for (content, bytes) in [
+            ("text", b"Dear reader, this is no checkpoint.".to_vec()),
+            ("another safetensors file", safetensors::serialize(tensors(), None).unwrap()),
+            ("an endless header", with_header(u64::MAX, b"{}")),
+            ("a header of gigabytes", with_header(1 << 33, b"{}")),
+            ("a header as long as the file", with_header(10, b"{}")),
+            ("no tensors", json("{}")),
+            ("no JSON", json("}{")),
+            ("no text", json("\u{0}")),
+            ("a shape that overflows", json(giant)),
+            ("a terabyte", json(long)),
+            ("deep JSON", json(&"[".repeat(1_000_000))),
+        ] {
+            fs::write(&path, bytes).unwrap();
+            let error = read(&path).expect_err(content).to_string();
+            assert!(error.contains(" is damaged: "), "{content}: {error}");
+        }
+        let error = read(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("is damaged: it is no file"), "{error}");
     }
 
     #[test]

@@ -45,7 +45,6 @@ impl Group {
     pub fn start(command: &mut Command) -> io::Result<Self> {
         // The terminal's Ctrl-C does not reach another group.
         interrupt::watch()?;
-        #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(command, 0);
         let leader = command.stdin(Stdio::null()).spawn()?;
         Ok(Self { leader, started: Instant::now() })
@@ -94,7 +93,6 @@ impl Group {
         };
         // The crates that end a group need a feature of libc that the stages do not use, so the shell ends the group. The group
         // comes first, because its number is free again after its last process.
-        #[cfg(unix)]
         let _ = Command::new("/bin/sh")
             .args(["-c", "kill -s KILL -- \"-$0\"", &self.leader.id().to_string()])
             .stderr(Stdio::null())
@@ -147,7 +145,7 @@ pub fn interrupted() -> anyhow::Error {
     ReportedElsewhere(interrupt::exit_code().unwrap_or(1)).into()
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
 #[test]
 fn of_a_long_output_the_last_part_is_read() {
     let (printed, mut command) = (Printed::nothing().unwrap(), Command::new("sh"));

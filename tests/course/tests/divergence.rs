@@ -68,15 +68,6 @@ fn what_only_one_recording_has_is_told() {
              only the first recording has steps 1 to 2: the other begins later\n\
              only the second recording has step 3: the other ends sooner\n",
         ),
-        // A recording that ends between two lines of step 2 is no other computation.
-        (
-            &whole,
-            lines(0..6),
-            "step 2, rank 0: the second recording ends here, after 6 equal tensors\n\
-            \x20 first recording:  loss 02\n\
-            \x20 second recording: nothing\n\
-            \x20 in the middle of a step: nothing differs up to there\n",
-        ),
     ] {
         divergence(first, &second).success().stdout(diff(told));
     }
@@ -87,9 +78,6 @@ fn what_only_one_recording_has_is_told() {
     let told = starts_with("step 2, rank 0: the second recording ends here, after 6")
         .and(contains("\nother ends in the middle of a line: its run was cut short\n"));
     divergence(&whole, &half).success().stdout(told);
-    let lacks = contains("\n  the second recording lacks parameter there\n");
-    let lacking = divergence(&whole, &(lines(0..5) + &lines(6..12))).success();
-    lacking.stdout(lacks.and(contains("made by").not()));
     let nothing = divergence(&whole, "").code(2);
     nothing.stderr(contains("error: other: nothing is recorded in it"));
     let none = lines(0..4).replace("\"step\":1", "\"step\":9");

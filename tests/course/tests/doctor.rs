@@ -23,7 +23,6 @@ fn a_bare_machine_runs_the_chapters_on_its_processor() {
     bare.stdout(told.and(contains("-- --device cuda").not()));
 }
 
-#[cfg(unix)]
 #[test]
 fn lines_fit_into_a_terminal() {
     let folder = tempfile::tempdir().unwrap();
@@ -84,12 +83,10 @@ fn told(text: &str) -> impl Predicate<str> {
     function(move |output: &str| joined(output).contains(&text))
 }
 
-#[cfg(unix)]
 fn program(folder: &Path, name: &str, script: &str) {
     stand_in(folder.join(name), script).unwrap();
 }
 
-#[cfg(unix)]
 #[test]
 fn what_answers_is_shown() {
     let folder = tempfile::tempdir().unwrap();
@@ -112,7 +109,6 @@ fn what_answers_is_shown() {
     ]));
 }
 
-#[cfg(unix)]
 #[test]
 fn a_program_that_hangs_is_not_waited_for() {
     let folder = tempfile::tempdir().unwrap();
@@ -127,17 +123,6 @@ fn a_program_that_hangs_is_not_waited_for() {
     assert!(!late.exists(), "what it started lived on");
 }
 
-/// The programs that refuse a run without enough memory name the same limit.
-#[cfg(target_os = "linux")]
-#[test]
-fn a_limit_on_this_process_is_smaller_than_the_memory_of_the_machine() {
-    let mut limited = Command::new("sh");
-    let course = env!("CARGO_BIN_EXE_course");
-    limited.args(["-c", "ulimit -v 2000000 && exec \"$0\" doctor", course]);
-    limited.assert().success().stdout(contains("✓ memory         2.0 GB (ulimit -v), "));
-}
-
-#[cfg(unix)]
 #[test]
 fn images_are_where_this_system_has_its_caches() {
     let home = tempfile::tempdir().unwrap();

@@ -5,22 +5,17 @@
 mod divergence;
 mod doctor;
 mod exercises {
-    #[cfg(unix)]
     mod asking;
     mod fixture;
     mod mistakes;
     mod reader;
     mod runaway;
     mod running;
-    #[cfg(unix)]
     mod settings;
-    #[cfg(unix)]
     mod watching;
 }
-#[cfg(unix)]
 #[path = "../../src/signals.rs"]
 mod signals;
-#[cfg(unix)]
 mod stand_in;
 
 use std::fs;
@@ -31,7 +26,6 @@ use assert_cmd::Command;
 use predicates::function::function;
 use predicates::prelude::{Predicate, PredicateBooleanExt as _};
 use predicates::str::{contains, diff, ends_with, starts_with};
-#[cfg(unix)]
 use stand_in::{has_ended, stand_in};
 use tempfile::TempDir;
 

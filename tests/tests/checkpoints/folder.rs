@@ -7,8 +7,9 @@ use checkpoints::Resume;
 use tempfile::TempDir;
 
 use super::damage::stored;
-use super::run::{STEPS, Settings, assert_same, file, lenet, names};
-use super::watched::{Cut, Event, Watched, cut};
+use super::files::names_in;
+use super::run::{Cut, STEPS, Settings, assert_same, cut, file, lenet, steps};
+use super::watched::{Event, Watched};
 
 /// A folder with the checkpoints of all steps before this one, in which a run has crashed.
 fn crashed_in(step: usize) -> (TempDir, Settings) {
@@ -22,7 +23,7 @@ fn crashed_in(step: usize) -> (TempDir, Settings) {
 fn the_latest_valid_is_found_and_the_others_set_aside() {
     let expected = Settings::new().train(&lenet()).unwrap();
     let (_folder, settings) = crashed_in(5);
-    assert_eq!(names(settings.folder()), ["lock", &file(2), &file(3), &file(4)]);
+    assert_eq!(names_in(settings.folder()), ["lock", &file(2), &file(3), &file(4)]);
     for step in [3, 4] {
         fs::write(settings.folder().join(file(step)), b"").unwrap();
     }
@@ -30,9 +31,9 @@ fn the_latest_valid_is_found_and_the_others_set_aside() {
     let rest = cut(lenet(), Cut::NEVER);
     let trained = settings.resume(Resume::LatestValid).every(1000).train(&rest).unwrap();
     assert_same(&trained, &expected, "after step 2");
-    assert_eq!(rest.steps.get(), 4);
+    assert_eq!(steps(&rest), 4);
     let aside = |step| file(step) + ".broken";
-    assert_eq!(names(settings.folder()), ["lock", &file(2), &aside(3), &aside(4), &file(6)]);
+    assert_eq!(names_in(settings.folder()), ["lock", &file(2), &aside(3), &aside(4), &file(6)]);
     for step in [2, 6] {
         fs::write(settings.folder().join(file(step)), b"").unwrap();
     }
@@ -42,7 +43,6 @@ fn the_latest_valid_is_found_and_the_others_set_aside() {
 }
 
 /// A link that leads to itself can be read by nobody, as a file of a disk that fails.
-#[cfg(unix)]
 #[test]
 fn a_checkpoint_that_cannot_be_read_is_left_for_the_one_before_it() {
     let expected = Settings::new().train(&lenet()).unwrap();
@@ -58,7 +58,7 @@ fn a_checkpoint_that_cannot_be_read_is_left_for_the_one_before_it() {
     let trained = settings.resume(Resume::LatestValid).every(1000).train(&lenet()).unwrap();
     assert_same(&trained, &expected, "after step 2");
     let aside = file(3) + ".broken";
-    assert_eq!(names(settings.folder()), ["lock", &file(1), &file(2), &aside, &file(6)]);
+    assert_eq!(names_in(settings.folder()), ["lock", &file(1), &file(2), &aside, &file(6)]);
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn a_folder_is_one_run_s() {
     let folder = TempDir::new().unwrap();
     let settings = Settings::keeping(&folder).every(1);
     let told = Cell::new(String::new());
-    let during = Watched::new(lenet(), |step| {
+    let during = Watched::new(Box::new(lenet()), |step| {
         if step == 2 {
             for second in [settings.clone(), settings.resume(Resume::Newest)] {
                 told.set(told.take() + &second.train(&lenet()).unwrap_err().to_string() + "\n");
@@ -102,7 +102,7 @@ fn the_last_few_are_kept() {
         settings.train(&lenet()).unwrap();
         let mut expected = vec!["lock".to_owned(), "notes".to_owned()];
         expected.extend((STEPS + 1 - keep.min(STEPS)..=STEPS).map(file));
-        assert_eq!(names(settings.folder()), expected, "{keep} kept");
+        assert_eq!(names_in(settings.folder()), expected, "{keep} kept");
     }
 }
 
@@ -115,7 +115,7 @@ fn a_full_disk_is_told_and_costs_no_earlier_checkpoint() {
     // Under the name that the file has while it is written: a disk that is full.
     let partial = format!("{}.{}.partial", file(4), std::process::id());
     let link = settings.folder().join(partial);
-    let filling = Watched::new(lenet(), |step| {
+    let filling = Watched::new(Box::new(lenet()), |step| {
         if step == 3 {
             std::os::unix::fs::symlink("/dev/full", &link).unwrap();
         }
@@ -125,7 +125,7 @@ fn a_full_disk_is_told_and_costs_no_earlier_checkpoint() {
     let path = settings.folder().join(file(4));
     let begin = format!("cannot write {}: No space left on device", path.display());
     assert!(error.starts_with(&begin), "{error}");
-    assert_eq!(names(settings.folder()), ["lock", &file(2)]);
+    assert_eq!(names_in(settings.folder()), ["lock", &file(2)]);
     assert_same(&settings.resume(Resume::Newest).train(&lenet()).unwrap(), &expected, "after 2");
 }
 
@@ -135,22 +135,21 @@ fn a_full_disk_is_told_and_costs_no_earlier_checkpoint() {
 fn a_run_that_keeps_fewer_makes_room_first() {
     let (_folder, settings) = crashed_in(4);
     let three = ["lock".to_owned(), file(1), file(2), file(3)];
-    assert_eq!(names(settings.folder()), three);
+    assert_eq!(names_in(settings.folder()), three);
     let mut keeping_one = settings.resume(Resume::Newest);
     keeping_one.checkpoints.as_mut().unwrap().keep = 1;
     let partial = format!("{}.{}.partial", file(4), std::process::id());
-    let filling = Watched::new(lenet(), |_| {
+    let filling = Watched::new(Box::new(lenet()), |_| {
         std::os::unix::fs::symlink("/dev/full", settings.folder().join(&partial)).unwrap();
         Event::Nothing
     });
     let error = keeping_one.train(&filling).unwrap_err().to_string();
     let told = "No space left on device (os error 28); --keep 1 takes the room of 2 checkpoints";
     assert!(error.ends_with(told), "{error}");
-    assert_eq!(names(settings.folder()), ["lock", &file(3)]);
+    assert_eq!(names_in(settings.folder()), ["lock", &file(3)]);
     keeping_one.train(&lenet()).unwrap();
 }
 
-#[cfg(unix)]
 #[test]
 fn a_folder_that_must_not_be_written_is_told() {
     use std::os::unix::fs::PermissionsExt as _;
@@ -168,6 +167,6 @@ fn a_folder_that_must_not_be_written_is_told() {
     let error = settings.train(&lenet()).unwrap_err().to_string();
     permit(0o755);
     assert!(error.starts_with("cannot write ") && error.contains(&file(6)), "{error}");
-    assert_eq!(names(settings.folder()), ["lock", &file(2)]);
+    assert_eq!(names_in(settings.folder()), ["lock", &file(2)]);
     settings.train(&lenet()).unwrap();
 }

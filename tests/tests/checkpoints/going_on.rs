@@ -5,8 +5,9 @@ use std::fs;
 use checkpoints::Resume;
 use tempfile::TempDir;
 
-use super::run::{STEPS, Settings, assert_same, file, hash, lenet, names, resnet18};
-use super::watched::{Cut, Event, cut};
+use super::files::names_in;
+use super::run::{Cut, STEPS, Settings, assert_same, cut, file, hash, lenet, resnet18, steps};
+use super::watched::Event;
 use crate::prelude::*;
 
 /// Interrupts a run after each of its steps, and goes on.
@@ -17,10 +18,10 @@ fn every_cut<M: ModuleT>(network: fn() -> Network<M>, change: fn(Settings) -> Se
         let settings = change(Settings::keeping(&folder));
         let part = settings.train(&cut(network(), Cut(step, Event::Interrupt))).unwrap();
         assert_eq!(part.records.len(), step.div_ceil(3), "step {step}");
-        assert_eq!(names(settings.folder()), ["lock", file(step).as_str()]);
+        assert_eq!(names_in(settings.folder()), ["lock", file(step).as_str()]);
         let rest = settings.resume(Resume::Newest).train(&network()).unwrap();
         assert_same(&rest, &expected, &format!("cut after step {step}"));
-        assert_eq!(names(settings.folder()).last(), Some(&file(STEPS)));
+        assert_eq!(names_in(settings.folder()).last(), Some(&file(STEPS)));
     }
 }
 
@@ -34,11 +35,11 @@ fn a_signal_in_an_evaluation_leaves_a_checkpoint_before_it() {
     let trained = settings.train(&cut(lenet(), Cut(3, Event::InterruptEvaluation))).unwrap();
     assert_eq!(trained.records.len(), 1, "one epoch, and no step of the next");
     assert!(trained.records[0].test_accuracy.is_nan());
-    assert_eq!(names(settings.folder()), ["lock", &file(3)]);
+    assert_eq!(names_in(settings.folder()), ["lock", &file(3)]);
     let rest = cut(lenet(), Cut::NEVER);
     let trained = settings.resume(Resume::Newest).train(&rest).unwrap();
     assert_same(&trained, &expected, "after the first epoch's last step");
-    assert_eq!(rest.steps.get(), 3);
+    assert_eq!(steps(&rest), 3);
 }
 
 #[test]
@@ -87,14 +88,14 @@ fn writing_changes_nothing_and_a_crash_costs_the_steps_since() {
     let settings = Settings::keeping(&folder).every(2);
     let error = settings.train(&cut(lenet(), Cut(6, Event::Crash))).unwrap_err();
     assert!(error.to_string().contains("crashed on purpose"), "{error}");
-    assert_eq!(names(settings.folder()), ["lock", &file(2), &file(4)]);
+    assert_eq!(names_in(settings.folder()), ["lock", &file(2), &file(4)]);
     let rest = cut(lenet(), Cut::NEVER);
     assert_same(&settings.resume(Resume::Newest).train(&rest).unwrap(), &expected, "after 4");
-    assert_eq!(rest.steps.get(), 2);
+    assert_eq!(steps(&rest), 2);
     // A run that has ended goes on after its last step, and for longer if it is asked to.
     let nothing = cut(lenet(), Cut::NEVER);
     assert_same(&settings.resume(Resume::Newest).train(&nothing).unwrap(), &expected, "after 6");
-    assert_eq!(nothing.steps.get(), 0);
+    assert_eq!(steps(&nothing), 0);
     let longer = |mut settings: Settings| {
         settings.options.epochs = 3;
         settings.train(&lenet()).unwrap()

@@ -5,11 +5,13 @@
 //! each of them changes the next step if it is lost.
 
 mod damage;
+#[path = "../../src/files.rs"]
+mod files;
 mod folder;
 mod going_on;
 mod other_run;
 mod ranks;
 mod run;
-#[cfg(unix)]
 mod signals;
+#[path = "../../src/watched.rs"]
 mod watched;

@@ -5,8 +5,8 @@ use std::fs;
 use checkpoints::Resume;
 use tempfile::TempDir;
 
-use super::run::{Settings, assert_same, file, hash, lenet, resnet18};
-use super::watched::{Cut, Event};
+use super::run::{Cut, Settings, assert_same, file, hash, lenet, resnet18};
+use super::watched::Event;
 use crate::prelude::*;
 
 const BUCKETS: Reduction = many_buckets(Algorithm::Ring, true);

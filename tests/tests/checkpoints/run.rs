@@ -1,6 +1,5 @@
 //! The run that is cut, and how two of them are compared.
 
-use std::fs;
 use std::path::Path;
 
 use checkpoints::{Checkpoints, Configuration, Resume};
@@ -9,7 +8,7 @@ use concise_wrapper::{Error, Store};
 use harness::records::EpochRecord;
 use tempfile::TempDir;
 
-use super::watched::{Cut, Watched};
+use super::watched::{Event, Watched};
 use crate::prelude::{self, *};
 
 pub(crate) const STEPS: usize = 6;
@@ -102,12 +101,12 @@ impl Settings {
         network: &Network<M>,
         ranks: usize,
         reduction: Reduction,
-        cut: Cut,
+        event: Cut,
     ) -> Result<Trained, String> {
         let plan = DevicePlan::slices(ranks).unwrap();
         let outcomes = run_ranks(&plan, WAIT, |rank| {
             let model = Ddp::new(network.replica(rank.device())?, rank, reduction)?;
-            self.train(&Watched::new(model, |step| cut.at(step)))
+            self.train(&cut(model, event))
         });
         let mut outcomes = outcomes.map_err(|failure| failure.to_string())?;
         let first = hash(&outcomes[0]);
@@ -133,15 +132,27 @@ pub(crate) fn assert_same(found: &Trained, expected: &Trained, told: &str) {
     assert_eq!(found.records.len(), 2, "{told}");
 }
 
-pub(crate) fn names(folder: &Path) -> Vec<String> {
-    let name = |entry: std::io::Result<fs::DirEntry>| {
-        entry.unwrap().file_name().to_string_lossy().into_owned()
-    };
-    let mut names: Vec<_> = fs::read_dir(folder).unwrap().map(name).collect();
-    names.sort();
-    names
-}
-
 pub(crate) fn file(step: usize) -> String {
     format!("step-{step:08}.safetensors")
+}
+
+/// An event in one step, counted from 1.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cut(pub(crate) usize, pub(crate) Event);
+
+impl Cut {
+    pub(crate) const NEVER: Self = Self(0, Event::Nothing);
+
+    pub(crate) fn at(self, step: usize) -> Event {
+        if step == self.0 { self.1 } else { Event::Nothing }
+    }
+}
+
+pub(crate) fn cut<M: Model>(model: M, cut: Cut) -> Watched<Box<M>, impl Fn(usize) -> Event> {
+    Watched::new(Box::new(model), move |step| cut.at(step))
+}
+
+/// The steps that a model has made.
+pub(crate) fn steps<M, F>(model: &Watched<M, F>) -> usize {
+    model.losses.borrow().len()
 }

@@ -11,7 +11,8 @@ use checkpoints::Resume;
 use harness::interrupt;
 use tempfile::TempDir;
 
-use super::run::{Settings, file, hash, lenet, measured, names};
+use super::files::names_in;
+use super::run::{Settings, file, hash, lenet, measured};
 use super::watched::{Event, Watched};
 use crate::prelude::*;
 
@@ -32,7 +33,7 @@ fn child() {
         settings = settings.resume(Resume::Newest);
     }
     interrupt::watch().unwrap();
-    let slow = Watched::new(lenet(), |step| {
+    let slow = Watched::new(Box::new(lenet()), |step| {
         println!("\nstep {step}");
         sleep(Duration::from_millis(5));
         Event::Nothing
@@ -66,7 +67,7 @@ fn kill(child: &Child, signal: &str) {
 }
 
 fn steps(settings: &Settings) -> Vec<usize> {
-    let all = names(settings.folder()).into_iter();
+    let all = names_in(settings.folder()).into_iter();
     let of = |name: String| {
         let digits = name.strip_prefix("step-")?.strip_suffix(".safetensors")?;
         digits.parse().ok()
@@ -93,7 +94,7 @@ fn sigterm_leaves_a_checkpoint_of_the_last_step() {
     assert!(child.wait().unwrap().success());
     let written = steps(&settings);
     assert_eq!(written.len(), 1, "{written:?}");
-    assert_eq!(names(settings.folder()), ["lock", &file(written[0])]);
+    assert_eq!(names_in(settings.folder()), ["lock", &file(written[0])]);
     assert_goes_on(&settings);
 }
 
@@ -110,7 +111,7 @@ fn a_kill_at_any_moment_leaves_whole_checkpoints() {
         assert!(steps(&settings).len() >= 3);
     }
     assert_goes_on(&settings);
-    assert!(names(settings.folder()).iter().all(|name| !name.ends_with(".partial")));
+    assert!(names_in(settings.folder()).iter().all(|name| !name.ends_with(".partial")));
     assert!(fs::read_dir(settings.folder()).unwrap().count() <= 4);
 }
 

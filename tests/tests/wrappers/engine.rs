@@ -1,12 +1,9 @@
 //! Ranks that an engine connects, all of them at once, with no messages between two: what NCCL is to processes that
 //! a launcher started. Here the engine is made of threads.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use candle_core::Shape;
-use concise_wrapper::text;
-use params_and_allreduce::collectives::chunk_range;
 use params_and_allreduce::communicator;
 use params_and_allreduce::forward;
 use params_and_allreduce::thread;
@@ -54,10 +51,6 @@ impl Communicator for OfAll {
 
     fn all_gather(&self, chunk: &Tensor, len: usize) -> Result<Tensor, communicator::Error> {
         self.line.all_gather(chunk, len)
-    }
-
-    fn reduce_scatter(&self, tensor: &Tensor) -> Result<Tensor, communicator::Error> {
-        self.line.reduce_scatter(tensor)
     }
 
     fn barrier(&self) -> Result<(), communicator::Error> {
@@ -115,40 +108,6 @@ fn statistics_and_buckets_are_never_summed_at_once() {
             runs.filter(|run| run[0] == Line::Background).map(<[Line]>::len).collect();
         assert!(buckets > 2, "{buckets}");
         assert_eq!(of_buckets, [buckets; STEPS]);
-    }
-}
-
-#[test]
-fn every_collective_is_made_of_sums_and_broadcasts() {
-    for (ranks, len) in [(2, 5), (3, 7), (4, 2), (3, 0)] {
-        let arrived = AtomicUsize::new(0);
-        let seen = run_ranks(&DevicePlan::slices(ranks).unwrap(), WAIT, |rank| {
-            let line = of_all(rank);
-            let chunk = chunk_range(len, ranks, rank.rank());
-            let numbers = |range: std::ops::Range<usize>| range.map(|i| i as f64).collect();
-            let all: Vec<f64> = numbers(0..len);
-            let mine = Tensor::new(numbers(chunk.clone()) as Vec<f64>, rank.device())?;
-            assert_eq!(line.all_gather(&mine, len)?.to_vec1::<f64>()?, all);
-            let whole = Tensor::new(all, rank.device())?;
-            let scattered = line.reduce_scatter(&whole)?.to_vec1::<f64>()?;
-            let times = |range| (numbers(range) as Vec<f64>).into_iter().map(|x| x * ranks as f64);
-            assert_eq!(scattered, times(chunk).collect::<Vec<_>>());
-            let sum = line.all_reduce(&whole, Algorithm::Ring)?.to_vec1::<f64>()?;
-            assert_eq!(sum, times(0..len).collect::<Vec<_>>());
-            let of_last = Tensor::new(rank.rank() as u32, rank.device())?;
-            let of_last = line.broadcast(&of_last, ranks - 1)?.to_scalar::<u32>()?;
-            assert_eq!(of_last as usize, ranks - 1);
-            let texts = text::values_gathered(&*line, &"é".repeat(rank.rank()))?;
-            assert_eq!(texts.len(), if rank.rank() == 0 { ranks } else { 0 });
-            assert!(texts.iter().enumerate().all(|(other, text)| *text == "é".repeat(other)));
-            if rank.rank() == ranks - 1 {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            arrived.fetch_add(1, Ordering::SeqCst);
-            line.barrier()?;
-            Ok::<_, Error>(arrived.load(Ordering::SeqCst))
-        });
-        assert_eq!(seen.unwrap(), vec![ranks; ranks]);
     }
 }
 

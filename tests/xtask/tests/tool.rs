@@ -8,7 +8,6 @@ mod exercises;
 mod interactive;
 mod peers;
 mod release;
-#[cfg(unix)]
 #[path = "../../course/tests/stand_in.rs"]
 mod stand_in;
 
@@ -37,7 +36,6 @@ fn a_command_for_the_tool_itself_is_not_listed() {
     tool(&["--help"]).assert().success().stdout(contains("peers-ours").not());
 }
 
-#[cfg(unix)]
 #[test]
 fn a_signal_ends_what_the_tool_runs() {
     for (signal, code, flags) in [

@@ -150,29 +150,77 @@ pub fn gigabytes(bytes: f64) -> String {
 mod tests {
     use super::*;
 
-    const KIB: u64 = 1024;
-    const CGROUP: Option<&str> = Some("cgroup limit");
-    const ULIMIT: Option<&str> = Some("ulimit -v");
+    /// The files of a machine with the second version of control groups: a path and a text, in which `|` ends a line.
+    const MACHINE: &str = "
+proc/meminfo MemTotal: 9000 kB|MemFree: 7 kB|MemAvailable: 8000 kB|SwapTotal: 5 kB
+proc/self/mountinfo 1 0 0:1 / / rw - ext4 /dev/sda rw|2 1 0:2 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw";
 
-    // A file is a path and a text, in which `|` ends a line.
-    const MACHINE: &str =
-        "proc/meminfo MemTotal: 9000 kB|MemFree: 7 kB|MemAvailable: 8000 kB|SwapTotal: 5 kB";
-    const ADDRESSES: &str =
-        "proc/self/limits Limit  Soft Limit|Max address space   4096000   unlimited   bytes";
-    /// The mount points of a system with the second version of control groups.
-    const SECOND: &str = "proc/self/mountinfo 1 0 0:1 / / rw - ext4 /dev/sda rw|\
-        2 1 0:2 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw";
-    /// The mount points of a container on a system with both versions.
-    const FIRST: &str = "proc/self/mountinfo 3 1 0:3 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu|\
-        4 1 0:4 /docker/a1 /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory|\
-        5 1 0:5 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw";
+    /// The cases: a subject, the total and the free bytes, and the files that differ.
+    const CASES: &str = r"
+no limit: 9216000, 8192000
 
-    const NO_MACHINE: &str = "proc/meminfo ";
+a group with cached files: 6000000 (cgroup limit), 2600000 (cgroup limit)
+proc/self/cgroup 0::/slice/job
+sys/fs/cgroup/slice/job/memory.max 6000000
+sys/fs/cgroup/slice/job/memory.high max
+sys/fs/cgroup/slice/job/memory.current 4000000
+sys/fs/cgroup/slice/job/memory.stat file 7|inactive_file 500000|active_file 100000
 
-    /// The memory of the machine with the second version of control groups, and with these files.
-    fn of(files: &[&str]) -> Option<Memory> {
+a smaller limit above: 3000000 (cgroup limit), 2000000 (cgroup limit)
+proc/self/cgroup 0::/slice/job
+sys/fs/cgroup/slice/job/memory.max 6000000
+sys/fs/cgroup/slice/memory.max 3000000
+sys/fs/cgroup/slice/memory.current 1000000
+sys/fs/cgroup/memory.max 5000000
+
+a limit from which the system slows the group down, exceeded: 5000000 (cgroup limit), 0 (cgroup limit)
+proc/self/cgroup 0::/job
+sys/fs/cgroup/job/memory.max 6000000
+sys/fs/cgroup/job/memory.high 5000000
+sys/fs/cgroup/job/memory.current 5500000
+
+a limit that leaves more than the machine has free: 9000000 (cgroup limit), 8192000
+proc/self/cgroup 0::/
+sys/fs/cgroup/memory.max 9000000
+
+the first version, in a container with the path of the host: 4000000 (cgroup limit), 2700000 (cgroup limit)
+proc/self/mountinfo 3 1 0:3 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu|4 1 0:4 /docker/a1 /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory|5 1 0:5 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw
+proc/self/cgroup 5:cpu:/|4:hugetlb,memory:/docker/a1|0::/docker/a1
+sys/fs/cgroup/memory/memory.limit_in_bytes 4000000
+sys/fs/cgroup/memory/memory.usage_in_bytes 2000000
+sys/fs/cgroup/memory/memory.stat inactive_file 1|active_file 1|total_inactive_file 500000|total_active_file 200000
+
+the first version without a limit, beside another controller: 9216000, 8192000
+proc/self/mountinfo 3 1 0:3 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu|4 1 0:4 /docker/a1 /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
+proc/self/cgroup 5:cpu:/docker/a1|4:memory:/docker/a1/b2
+sys/fs/cgroup/memory/b2/memory.limit_in_bytes 9223372036854771712
+sys/fs/cgroup/memory/b2/memory.usage_in_bytes 2000000
+sys/fs/cgroup/cpu/memory.limit_in_bytes 1
+
+a mount elsewhere, in a container that has the root of its group only: 2000000 (cgroup limit), 2000000 (cgroup limit)
+proc/self/mountinfo nonsense|7 1 0:7 / /run/groups rw - cgroup2 none rw
+proc/self/cgroup nonsense|0::/of/the/host
+run/groups/memory.max 2000000
+
+a group and a mount point with escapes: 2000000 (cgroup limit), 2000000 (cgroup limit)
+proc/self/mountinfo 7 1 0:7 /a\040b /run/my\134groups rw - cgroup2 none rw
+proc/self/cgroup 0::/a b/job
+run/my\groups/job/memory.max 2000000
+
+an address space smaller than all: 4096000 (ulimit -v), 2969600 (ulimit -v)
+proc/self/limits Limit  Soft Limit|Max address space   4096000   unlimited   bytes
+proc/self/cgroup 0::/
+sys/fs/cgroup/memory.max 6000000
+proc/self/status VmSize: 3000 kB|RssAnon: 100 kB|VmData: 2000 kB
+
+an address space alone: 4096000 (ulimit -v), 4096000 (ulimit -v)
+proc/meminfo nothing
+proc/self/limits Limit  Soft Limit|Max address space   4096000   unlimited   bytes";
+
+    /// The memory of the machine in which these files differ.
+    fn of(files: &str) -> Option<Memory> {
         let root = tempfile::tempdir().expect("a folder");
-        for file in [MACHINE, SECOND].iter().chain(files) {
+        for file in [MACHINE, files].iter().flat_map(|it| it.trim_start().lines()) {
             let (path, text) = file.split_once(' ').expect("a path and a text");
             let path = root.path().join(path);
             fs::create_dir_all(path.parent().expect("a folder")).expect("it can be made");
@@ -183,110 +231,19 @@ mod tests {
 
     #[test]
     fn the_smallest_limit_counts() {
-        let cases: [(&str, &[&str], _); 11] = [
-            ("no limit", &[], [(9000 * KIB, None), (8000 * KIB, None)]),
-            (
-                "a group with cached files",
-                &[
-                    "proc/self/cgroup 0::/slice/job",
-                    "sys/fs/cgroup/slice/job/memory.max 6000000",
-                    "sys/fs/cgroup/slice/job/memory.high max",
-                    "sys/fs/cgroup/slice/job/memory.current 4000000",
-                    "sys/fs/cgroup/slice/job/memory.stat file 7|inactive_file 500000|active_file 100000",
-                ],
-                [(6_000_000, CGROUP), (2_600_000, CGROUP)],
-            ),
-            (
-                "a smaller limit above",
-                &[
-                    "proc/self/cgroup 0::/slice/job",
-                    "sys/fs/cgroup/slice/job/memory.max 6000000",
-                    "sys/fs/cgroup/slice/memory.max 3000000",
-                    "sys/fs/cgroup/slice/memory.current 1000000",
-                    "sys/fs/cgroup/memory.max 5000000",
-                ],
-                [(3_000_000, CGROUP), (2_000_000, CGROUP)],
-            ),
-            (
-                "a limit from which the system slows the group down, exceeded",
-                &[
-                    "proc/self/cgroup 0::/job",
-                    "sys/fs/cgroup/job/memory.max 6000000",
-                    "sys/fs/cgroup/job/memory.high 5000000",
-                    "sys/fs/cgroup/job/memory.current 5500000",
-                ],
-                [(5_000_000, CGROUP), (0, CGROUP)],
-            ),
-            (
-                "a limit that leaves more than the machine has free",
-                &["proc/self/cgroup 0::/", "sys/fs/cgroup/memory.max 9000000"],
-                [(9_000_000, CGROUP), (8000 * KIB, None)],
-            ),
-            (
-                "the first version, in a container with the path of the host",
-                &[
-                    FIRST,
-                    "proc/self/cgroup 5:cpu:/|4:hugetlb,memory:/docker/a1|0::/docker/a1",
-                    "sys/fs/cgroup/memory/memory.limit_in_bytes 4000000",
-                    "sys/fs/cgroup/memory/memory.usage_in_bytes 2000000",
-                    "sys/fs/cgroup/memory/memory.stat inactive_file 1|active_file 1|\
-                     total_inactive_file 500000|total_active_file 200000",
-                ],
-                [(4_000_000, CGROUP), (2_700_000, CGROUP)],
-            ),
-            (
-                "the first version without a limit, beside another controller",
-                &[
-                    FIRST,
-                    "proc/self/cgroup 5:cpu:/docker/a1|4:memory:/docker/a1/b2",
-                    "sys/fs/cgroup/memory/b2/memory.limit_in_bytes 9223372036854771712",
-                    "sys/fs/cgroup/memory/b2/memory.usage_in_bytes 2000000",
-                    "sys/fs/cgroup/cpu/memory.limit_in_bytes 1",
-                ],
-                [(9000 * KIB, None), (8000 * KIB, None)],
-            ),
-            (
-                "a mount elsewhere, in a container that has the root of its group only",
-                &[
-                    "proc/self/mountinfo nonsense|7 1 0:7 / /run/groups rw - cgroup2 none rw",
-                    "proc/self/cgroup nonsense|0::/of/the/host",
-                    "run/groups/memory.max 2000000",
-                ],
-                [(2_000_000, CGROUP), (2_000_000, CGROUP)],
-            ),
-            (
-                "a group and a mount point with escapes",
-                &[
-                    r"proc/self/mountinfo 7 1 0:7 /a\040b /run/my\134groups rw - cgroup2 none rw",
-                    "proc/self/cgroup 0::/a b/job",
-                    r"run/my\groups/job/memory.max 2000000",
-                ],
-                [(2_000_000, CGROUP), (2_000_000, CGROUP)],
-            ),
-            (
-                "an address space smaller than all",
-                &[
-                    ADDRESSES,
-                    "proc/self/cgroup 0::/",
-                    "sys/fs/cgroup/memory.max 6000000",
-                    "proc/self/status VmSize: 3000 kB|RssAnon: 100 kB|VmData: 2000 kB",
-                ],
-                [(4_096_000, ULIMIT), (4_096_000 - 1100 * KIB, ULIMIT)],
-            ),
-            (
-                "an address space alone",
-                &[NO_MACHINE, ADDRESSES],
-                [(4_096_000, ULIMIT), (4_096_000, ULIMIT)],
-            ),
-        ];
-        for (subject, files, expected) in cases {
+        let told = |it: Amount| {
+            it.bytes.to_string() + &it.limit.map_or(String::new(), |limit| format!(" ({limit})"))
+        };
+        for case in CASES.trim_start().split("\n\n") {
+            let (heading, files) = case.split_once('\n').unwrap_or((case, ""));
+            let (subject, expected) = heading.split_once(": ").expect("a subject and bytes");
             let Memory { total, free, swap } = of(files).expect(subject);
-            assert_eq!([total, free].map(|it| (it.bytes, it.limit)), expected, "{subject}");
-            assert_eq!(swap, if total.limit.is_none() { 5 * KIB } else { 0 }, "{subject}");
+            assert_eq!([total, free].map(told).join(", "), expected, "{subject}");
+            assert_eq!(swap, if total.limit.is_none() { 5 << 10 } else { 0 }, "{subject}");
         }
         // Kernels before 3.14 do not report the available memory.
         for info in ["", "MemTotal: 9 kB|MemFree: 7 kB", "MemTotal: 9 kB|MemAvailable: many kB"] {
-            assert_eq!(of(&[&format!("proc/meminfo {info}")]), None, "{info}");
+            assert_eq!(of(&format!("proc/meminfo {info}")), None, "{info}");
         }
     }
 

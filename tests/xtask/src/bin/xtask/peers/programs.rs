@@ -92,7 +92,7 @@ pub(super) fn python(scripts: Option<&Path>) -> anyhow::Result<PathBuf> {
     let images = default_data_folder();
     let folder = images.map(|images| images.with_file_name("peers"));
     let folder = folder.context("this machine has no folder for caches: use --python")?;
-    let python = folder.join(if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" });
+    let python = folder.join("bin/python");
     if let Some(scripts) = scripts {
         error_line(format_args!("making a Python environment in {}", folder.display()));
         let (mut make, mut fill) = (Command::new("python3"), Command::new(&python));
