@@ -19,7 +19,7 @@ use crate::kernels::memory::{Scratch, parts_of_rows, zeros};
 use crate::kernels::simd::{LANES, vectorised};
 use crate::kernels::sums::largest;
 use crate::kernels::tiles::{
-    COLUMNS, HIGH, Line, Panels, Tile, add_products, add_some, lines, lines_mut, no_sums,
+    COLUMNS, HIGH, Line, Panels, Tile, add_products, lines, lines_mut, no_sums,
 };
 use crate::softmax::softmax;
 
@@ -192,32 +192,32 @@ impl Attention {
         );
         add_products(
             no_sums(),
-            0..self.size,
             #[inline(always)]
             |at| [rows[0][at], rows[1][at], rows[2][at], rows[3][at]],
             panel,
+            0..self.size,
+            (0..0, |_, _| false),
         )
     }
 
     /// For queries from `first` on, the sums of weight · row over the tokens up to the query.
     #[inline(always)]
     fn up_to_query<T: Element>(&self, weights: &[T], first: usize, panel: &[Line<T>]) -> Tile<T> {
-        let rows = Rows { weights: &weights[..HIGH * self.width()], width: self.width() };
-        let tile = add_products(
+        let width = self.width();
+        let weights = &weights[..HIGH * width];
+        add_products(
             no_sums(),
+            #[inline(always)]
+            |at| {
+                [weights[at], weights[width + at], weights[2 * width + at], weights[3 * width + at]]
+            },
+            panel,
             0..first + 1,
-            #[inline(always)]
-            |at| rows.column(at),
-            panel,
-        );
-        add_some(
-            tile,
-            first + 1..(first + HIGH).min(self.tokens),
-            #[inline(always)]
-            |at| rows.column(at),
-            panel,
-            #[inline(always)]
-            |row, at| at <= first + row,
+            (
+                first + 1..(first + HIGH).min(self.tokens),
+                #[inline(always)]
+                |row, at| at <= first + row,
+            ),
         )
     }
 
@@ -323,44 +323,23 @@ impl Attention {
         panel: &[Line<T>],
     ) {
         let width = self.width();
-        let keys = |at: usize| &weights[(at - block.start) * width + first..][..HIGH];
         let whole = block.end.min(block.start.max(first + HIGH - 1));
-        let sums = add_products(
+        *tile = add_products(
             *tile,
+            #[inline(always)]
+            |at| {
+                let keys = &weights[(at - block.start) * width + first..][..HIGH];
+                [keys[0], keys[1], keys[2], keys[3]]
+            },
+            panel,
             whole..block.end,
-            #[inline(always)]
-            |at| four(keys(at)),
-            panel,
-        );
-        *tile = add_some(
-            sums,
-            block.start.max(first)..whole,
-            #[inline(always)]
-            |at| four(keys(at)),
-            panel,
-            #[inline(always)]
-            |row, at| at >= first + row,
+            (
+                block.start.max(first)..whole,
+                #[inline(always)]
+                |row, at| at >= first + row,
+            ),
         );
     }
-}
-
-/// The weights of the rows of a tile.
-struct Rows<'a, T> {
-    weights: &'a [T],
-    width: usize,
-}
-
-impl<T: Element> Rows<'_, T> {
-    #[inline(always)]
-    fn column(&self, at: usize) -> [T; HIGH] {
-        let Self { weights, width } = *self;
-        [weights[at], weights[width + at], weights[2 * width + at], weights[3 * width + at]]
-    }
-}
-
-#[inline(always)]
-fn four<T: Element>(of: &[T]) -> [T; HIGH] {
-    [of[0], of[1], of[2], of[3]]
 }
 
 /// The sum of products of two rows, in lanes.

@@ -44,17 +44,20 @@ pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
 /// types do not fit.
 pub fn row_statistics(logits: &Tensor, labels: &Tensor, first_class: usize) -> Result<Tensor> {
     let (logits, labels) = &checked(logits, labels)?;
+    let classes = logits.dim(1)?;
     let on_gpu = || gpu::row_statistics(logits, labels, first_class);
     let statistics = by_device!("cross_entropy", |logits| on_gpu()?, {
         let labels = labels.to_vec1()?;
-        let of_row = |row: &[_], label| {
+        let rows = logits.par_chunks_exact(classes).zip(&labels);
+        let of_row = |(row, &label)| {
             let label = place(label, first_class);
             vectorised(
                 #[inline(always)]
                 || statistics(row, label, first_class),
             )
         };
-        cpu_memory(by_row(logits, &labels, of_row).into_flattened())
+        let of_rows = rows.with_min_len(BLOCK.div_ceil(classes)).map(of_row);
+        cpu_memory(of_rows.collect::<Vec<_>>().into_flattened())
     });
     Ok(tensor(statistics, (labels.elem_count(), STATISTICS)))
 }
@@ -101,23 +104,9 @@ pub fn cross_entropy_of_part(
 /// A scalar, `[B, classes]`, B labels (u32, of any shape) → `[2]` in f64, without a gradient, on the device of `logits`, for which
 /// nothing waits. The first of equal logits is the largest, and a NaN is larger than all.
 pub fn loss_and_correct(loss: &Tensor, logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
-    let logits = &logits.to_dtype(computed_in(logits.dtype()))?;
-    if logits.device().is_cuda() {
-        let statistics = row_statistics(logits, labels, 0)?.unsqueeze(0)?;
-        return loss_and_correct_of_parts(loss, &statistics, labels);
-    }
-    let (logits, labels) = &checked(logits, labels)?;
-    let correct = with_elements!("loss_and_correct", |logits| {
-        let is_correct = |row: &[_], label| {
-            let answer = vectorised(
-                #[inline(always)]
-                || largest(row).1,
-            );
-            usize::from(answer == label as usize)
-        };
-        by_row(logits, &labels.to_vec1()?, is_correct).iter().sum()
-    });
-    with_count(loss, correct)
+    let logits = logits.to_dtype(computed_in(logits.dtype()))?;
+    let statistics = row_statistics(&logits, labels, 0)?.unsqueeze(0)?;
+    loss_and_correct_of_parts(loss, &statistics, labels)
 }
 
 /// Does the same as [`loss_and_correct`] from the [statistics](row_statistics) of all ranks, `[k, N, 4]`, and N labels.
@@ -140,7 +129,8 @@ pub fn loss_and_correct_of_parts(
         };
         labels.iter().enumerate().filter(is_correct).count()
     });
-    with_count(loss, correct)
+    let loss = loss.detach().to_dtype(DType::F64)?.to_scalar::<f64>()?;
+    Tensor::new(&[loss, correct as f64], &candle_core::Device::Cpu)
 }
 
 /// Returns contiguous logits `[N, classes]` and labels `[N]`. Fails when they do not fit.
@@ -169,26 +159,9 @@ fn gathered(all: &Tensor, labels: &Tensor) -> Result<Tensor> {
     }
 }
 
-fn with_count(loss: &Tensor, correct: usize) -> Result<Tensor> {
-    let loss = loss.detach().to_dtype(DType::F64)?.to_scalar::<f64>()?;
-    Tensor::new(&[loss, correct as f64], &candle_core::Device::Cpu)
-}
-
 /// Returns the place of a label among the classes from `first_class` on: above all of them for a class before the first.
 fn place(label: u32, first_class: usize) -> usize {
     (label as usize).wrapping_sub(first_class)
-}
-
-/// Computes a number of each row of logits, in order.
-fn by_row<T: Element, R: Send>(
-    logits: &[T],
-    labels: &[u32],
-    of: impl Fn(&[T], u32) -> R + Sync + Send,
-) -> Vec<R> {
-    // A batch may be empty.
-    let classes = (logits.len() / labels.len().max(1)).max(1);
-    let rows = logits.par_chunks_exact(classes).zip(labels).with_min_len(BLOCK.div_ceil(classes));
-    rows.map(|(row, &label)| of(row, label)).collect()
 }
 
 /// Returns a row's [statistics](row_statistics), with its label at this place of the row, or elsewhere. Whole vectors have the

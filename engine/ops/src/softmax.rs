@@ -18,10 +18,7 @@ pub fn softmax(x: &Tensor) -> Result<Tensor> {
     }
     let x = &x.contiguous()?;
     if x.device().is_cuda() && x.elem_count() > 0 {
-        let x_alone = x.detach();
-        let powers = x_alone.broadcast_sub(&x_alone.max_keepdim(D::Minus1)?)?.exp()?;
-        let y = powers.broadcast_div(&powers.sum_keepdim(D::Minus1)?)?;
-        return record_copy("softmax", &y, [x], |y, dy| {
+        return record_copy("softmax", &formula(&x.detach())?, [x], |y, dy| {
             let y = y.detach();
             let product = (&y * dy)?.sum_keepdim(D::Minus1)?;
             Ok([Some((y * dy.broadcast_sub(&product)?)?)])
@@ -54,6 +51,12 @@ fn values<T: Element>(x: &[T], width: usize) -> Vec<T> {
     })
 }
 
+/// Computes the softmax by candle's operations.
+fn formula(x: &Tensor) -> Result<Tensor> {
+    let powers = x.broadcast_sub(&x.detach().max_keepdim(D::Minus1)?)?.exp()?;
+    powers.broadcast_div(&powers.sum_keepdim(D::Minus1)?)
+}
+
 /// dx = y · (dy − Σ y · dy) over each row.
 fn gradients<T: Element>(y: &[T], dy: &[T], width: usize) -> Vec<T> {
     made_by_row(y.len() / width.max(1), width, |row, dx| {
@@ -77,11 +80,6 @@ mod tests {
     use crate::BLOCK;
     use crate::backward::is_recorded;
     use crate::tests::agreement::{MANY, assert_agree, noise, noises, numbers, there};
-
-    fn formula(x: &Tensor) -> Result<Tensor> {
-        let powers = x.broadcast_sub(&x.detach().max_keepdim(D::Minus1)?)?.exp()?;
-        powers.broadcast_div(&powers.sum_keepdim(D::Minus1)?)
-    }
 
     #[test]
     fn it_is_its_formula_in_every_type() {
