@@ -8,7 +8,7 @@ use candle_core::{DType, Result, Tensor};
 use crate::backward::{record, record_copy};
 use crate::copies::rounded;
 use crate::kernels::element::{Element, cpu_memory, tensor, with_elements};
-use crate::kernels::elementwise::map_vectorised;
+use crate::kernels::elementwise::map;
 use crate::kernels::functions::{Functions as _, exp};
 
 /// `x · Φ(x)`, exactly, of any shape: PyTorch's `gelu`. Fails when `x` is none of f32, f64 and bf16.
@@ -36,14 +36,14 @@ fn recorded<const TANH: bool>(x: &Tensor) -> Result<Tensor> {
             Ok([Some((dy * on_gpu::<TANH>(&of_x.detach())?.1)?)])
         });
     }
-    let y = with_elements!("gelu", |x| cpu_memory(map_vectorised(
+    let y = with_elements!("gelu", |x| cpu_memory(map(
         [x],
         #[inline(always)]
         |[x]| if TANH { by_tanh(x).0 } else { x * T::below(x) }
     )));
     record("gelu", y, x.shape(), [x], move |_, dy| {
-        let (x, dy) = (&of_x, &dy.contiguous()?);
-        let dx = with_elements!("gelu", |x, dy| cpu_memory(map_vectorised(
+        let x = &of_x;
+        let dx = with_elements!("gelu", |x, dy| cpu_memory(map(
             [x, dy],
             #[inline(always)]
             |[x, dy]| dy * if TANH { by_tanh(x).1 } else { T::gelu_slope(x) }

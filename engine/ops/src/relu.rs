@@ -24,10 +24,9 @@ pub fn relu(x: &Tensor) -> Result<Tensor> {
     record("relu", y, x.shape(), [&x], |y, dy| Ok([Some(gradient(y, dy)?)]))
 }
 
-/// Returns the part of `grad` that passes the relu with output `y`, by element.
+/// Returns the part of a contiguous `grad` that passes the relu with output `y`, by element.
 pub(super) fn gradient(y: &Tensor, grad: &Tensor) -> Result<Tensor> {
-    let operands = [y, &grad.contiguous()?];
-    let dx = by_element!(gpu::RELU_GRADIENT, operands, |[y, grad]| passed(y, grad));
+    let dx = by_element!(gpu::RELU_GRADIENT, [y, grad], |[y, grad]| passed(y, grad));
     Ok(tensor(dx, y.shape()))
 }
 

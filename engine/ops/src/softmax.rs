@@ -26,7 +26,6 @@ pub fn softmax(x: &Tensor) -> Result<Tensor> {
     }
     let y = with_elements!("softmax", |x| cpu_memory(values(x, width)));
     record("softmax", y, x.shape(), [x], move |y, dy| {
-        let dy = &dy.contiguous()?;
         let dx = with_elements!("softmax", |y, dy| cpu_memory(gradients(y, dy, width)));
         Ok([Some(tensor(dx, dy.shape()))])
     })
