@@ -7,7 +7,7 @@ use candle_nn::init::{Init, ZERO};
 use concise_wrapper::lenet::init;
 use concise_wrapper::resnet::{BLOCKS, Block, ConvNorm, Head};
 use itertools::Itertools as _;
-use ops::{add_bias, add_bias_relu, conv2d_relu_pool, flatten, linear, linear_relu};
+use ops::{add, add_relu, conv2d_relu_pool, flatten, linear, linear_relu};
 use single_gpu::lenet::SHAPES;
 
 use crate::layers::{Builder, Layers};
@@ -96,7 +96,7 @@ fn dense(
     let no_bias = Tensor::zeros(bias.shape(), bias.dtype(), bias.device())?;
     let group = Arc::clone(builder.group);
     let whole = if is_last { linear } else { linear_relu };
-    let finish = if is_last { add_bias } else { add_bias_relu };
+    let finish = if is_last { add } else { add_relu };
     Ok(move |x: &Tensor| {
         let x = &flatten(x)?;
         if group.world_size() == 1 {

@@ -11,9 +11,9 @@ use candle_core::Result;
 use ops::backward::backward_from;
 use ops::batch_norm::Statistics;
 use ops::{
-    add_bias, add_bias_relu, add_relu, avg_pool2d, batch_norm, batch_norm_with, causal_attention,
-    conv2d, cross_entropy, cross_entropy_of_part, embedding, flatten, gelu, gelu_tanh,
-    global_avg_pool, layer_norm, linear, relu, row_statistics, softmax, transpose,
+    add, add_relu, avg_pool2d, batch_norm, batch_norm_with, causal_attention, conv2d,
+    cross_entropy, cross_entropy_of_part, embedding, flatten, gelu, gelu_tanh, global_avg_pool,
+    layer_norm, linear, relu, row_statistics, softmax, transpose,
 };
 use single_gpu::gradient_check::{STEP, finite_differences, gradient_errors};
 use single_gpu::layers;
@@ -201,9 +201,9 @@ fn relus_away_from_their_kink() {
     let bias = variable(&[3], 2);
     for shape in [&[4, 3][..], &[2, 3, 4, 3]] {
         let x = variable(shape, 4);
-        check("add_bias", &[&x, &bias], &|| add_bias(&x, &bias));
-        assert!(is_away_from_zero(&add_bias(&x, &bias).unwrap()));
-        check("add_bias_relu", &[&x, &bias], &|| add_bias_relu(&x, &bias));
+        check("add", &[&x, &bias], &|| add(&x, &bias));
+        assert!(is_away_from_zero(&add(&x, &bias).unwrap()));
+        check("add_relu", &[&x, &bias], &|| add_relu(&x, &bias));
     }
 }
 

@@ -19,7 +19,7 @@ use crate::kernels::memory::{Scratch, parts_of_rows, zeros};
 use crate::kernels::simd::{LANES, vectorised};
 use crate::kernels::sums::largest;
 use crate::kernels::tiles::{
-    COLUMNS, HIGH, Line, Panels, Tile, add_products, add_some, lines, lines_mut, no_sums,
+    COLUMNS, HIGH, Line, Panels, Tile, add_products, lines, lines_mut, no_sums,
 };
 use crate::softmax::softmax;
 
@@ -68,7 +68,7 @@ pub fn causal_attention(q: &Tensor, k: &Tensor, v: &Tensor, heads: usize) -> Res
         (cpu_memory(y), tensor(cpu_memory(sums), (batch, heads, tokens)))
     });
     record("causal_attention", y, q.shape(), [q, k, v], move |y, dy| {
-        let ([q, k, v], dy, sums) = (inputs.each_ref(), &dy.contiguous()?, &sums);
+        let ([q, k, v], sums) = (inputs.each_ref(), &sums);
         let gradients = with_elements!("causal_attention", |q, k, v, sums, y, dy| {
             shape.backward([q, k, v], sums, y, dy).map(cpu_memory)
         });
@@ -192,32 +192,32 @@ impl Attention {
         );
         add_products(
             no_sums(),
-            0..self.size,
             #[inline(always)]
             |at| [rows[0][at], rows[1][at], rows[2][at], rows[3][at]],
             panel,
+            0..self.size,
+            (0..0, |_, _| false),
         )
     }
 
     /// For queries from `first` on, the sums of weight · row over the tokens up to the query.
     #[inline(always)]
     fn up_to_query<T: Element>(&self, weights: &[T], first: usize, panel: &[Line<T>]) -> Tile<T> {
-        let rows = Rows { weights: &weights[..HIGH * self.width()], width: self.width() };
-        let tile = add_products(
+        let width = self.width();
+        let weights = &weights[..HIGH * width];
+        add_products(
             no_sums(),
+            #[inline(always)]
+            |at| {
+                [weights[at], weights[width + at], weights[2 * width + at], weights[3 * width + at]]
+            },
+            panel,
             0..first + 1,
-            #[inline(always)]
-            |at| rows.column(at),
-            panel,
-        );
-        add_some(
-            tile,
-            first + 1..(first + HIGH).min(self.tokens),
-            #[inline(always)]
-            |at| rows.column(at),
-            panel,
-            #[inline(always)]
-            |row, at| at <= first + row,
+            (
+                first + 1..(first + HIGH).min(self.tokens),
+                #[inline(always)]
+                |row, at| at <= first + row,
+            ),
         )
     }
 
@@ -323,44 +323,23 @@ impl Attention {
         panel: &[Line<T>],
     ) {
         let width = self.width();
-        let keys = |at: usize| &weights[(at - block.start) * width + first..][..HIGH];
         let whole = block.end.min(block.start.max(first + HIGH - 1));
-        let sums = add_products(
+        *tile = add_products(
             *tile,
+            #[inline(always)]
+            |at| {
+                let keys = &weights[(at - block.start) * width + first..][..HIGH];
+                [keys[0], keys[1], keys[2], keys[3]]
+            },
+            panel,
             whole..block.end,
-            #[inline(always)]
-            |at| four(keys(at)),
-            panel,
-        );
-        *tile = add_some(
-            sums,
-            block.start.max(first)..whole,
-            #[inline(always)]
-            |at| four(keys(at)),
-            panel,
-            #[inline(always)]
-            |row, at| at >= first + row,
+            (
+                block.start.max(first)..whole,
+                #[inline(always)]
+                |row, at| at >= first + row,
+            ),
         );
     }
-}
-
-/// The weights of the rows of a tile.
-struct Rows<'a, T> {
-    weights: &'a [T],
-    width: usize,
-}
-
-impl<T: Element> Rows<'_, T> {
-    #[inline(always)]
-    fn column(&self, at: usize) -> [T; HIGH] {
-        let Self { weights, width } = *self;
-        [weights[at], weights[width + at], weights[2 * width + at], weights[3 * width + at]]
-    }
-}
-
-#[inline(always)]
-fn four<T: Element>(of: &[T]) -> [T; HIGH] {
-    [of[0], of[1], of[2], of[3]]
 }
 
 /// The sum of products of two rows, in lanes.
@@ -406,16 +385,20 @@ mod tests {
     use super::*;
     use crate::backward::{backward_from, is_recorded};
     use crate::tests::agreement::{
-        MANY, assert_agree, assert_empty_batch_is_nothing, assert_threads_change_no_bit, noise,
-        noises, numbers,
+        MANY, assert_agree, assert_empty_batch_is_nothing, noise, noises, numbers,
     };
 
     #[test]
     fn it_is_its_formula_in_every_type() {
         // One tile and several, parts of a tile, of a block and of a panel.
-        for [batch, tokens, heads, size] in
-            [[2, 7, 3, 5], [1, 1, 2, 3], [2, 64, 2, 32], [1, 37, 2, 33], [1, 70, 1, 64]]
-        {
+        for [batch, tokens, heads, size] in [
+            [2, 7, 3, 5],
+            [1, 1, 2, 3],
+            [2, 64, 2, 32],
+            [1, 37, 2, 33],
+            [1, 70, 1, 64],
+            [3, 37, 2, 10],
+        ] {
             let shape: &[usize] = &[batch, tokens, heads * size];
             assert_agree(
                 &MANY,
@@ -467,12 +450,6 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn bits_are_the_same_on_any_number_of_threads() {
-        let inputs = noises([&[3, 37, 20]; 3]);
-        assert_threads_change_no_bit(&inputs, &|t| causal_attention(t[0], t[1], t[2], 2));
     }
 
     #[test]

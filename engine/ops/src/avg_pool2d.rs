@@ -41,7 +41,7 @@ pub fn avg_pool2d(x: &Tensor, kernel: usize, stride: usize) -> Result<Tensor> {
     let means =
         by_device!("avg_pool2d", |x| gpu::avg_pool2d(&windows, x)?, cpu_memory(windows.means(x)));
     record("avg_pool2d", means, shape, [x], move |_, dy| {
-        let (x, dy) = (&x_shape, &dy.contiguous()?);
+        let x = &x_shape;
         let dx = by_device!(
             "avg_pool2d",
             |dy| gpu::avg_pool2d_gradient(&windows, dy, x)?,
@@ -111,7 +111,7 @@ pub fn global_avg_pool(x: &Tensor) -> Result<Tensor> {
     };
     record("global_avg_pool", means, (batch, channels), [&x], move |_, dy| {
         if dy.device().is_cuda() {
-            let dx = gpu::global_avg_pool_gradient(&dy.contiguous()?, &x_shape, pixels)?;
+            let dx = gpu::global_avg_pool_gradient(dy, &x_shape, pixels)?;
             return Ok([Some(dx)]);
         }
         let share = dy.affine(1.0 / pixels as f64, 0.0)?;

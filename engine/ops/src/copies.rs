@@ -83,9 +83,7 @@ mod tests {
     use crate::tests::agreement::{
         EXACT, MANY, Operation, assert_agree, noise, noises, numbers, variable,
     };
-    use crate::{
-        add_bias, add_bias_relu, avg_pool2d, conv2d, conv2d_relu_pool, linear, linear_relu, relu,
-    };
+    use crate::{add, add_relu, avg_pool2d, conv2d, conv2d_relu_pool, linear, linear_relu, relu};
 
     #[test]
     fn copies_are_candles_in_every_type() {
@@ -123,14 +121,14 @@ mod tests {
     #[test]
     fn a_result_and_its_gradients_are_rounded_once() {
         let (x, kernels) = (bf16("x", &[3, 5, 9, 8]), bf16("weight", &[4, 5, 3, 3]));
-        let (bias, of_channels) = (bf16("bias", &[4]), bf16("of channels", &[5]));
+        let (bias, of_columns) = (bf16("bias", &[4]), bf16("of columns", &[8]));
         let (samples, weight) = (bf16("samples", &[5, 70]), bf16("weight", &[70, 4]));
         let cases: [(&[&Var], Operation<'_>); 7] = [
             (&[&x, &kernels, &bias], &|t| conv2d(t[0], t[1], Some(t[2]), 2, 1)),
             (&[&x, &kernels], &|t| conv2d(t[0], t[1], None, 1, 1)),
             (&[&x], &|t| avg_pool2d(t[0], 2, 2)),
-            (&[&x, &of_channels], &|t| add_bias(t[0], t[1])),
-            (&[&x, &of_channels], &|t| add_bias_relu(t[0], t[1])),
+            (&[&x, &of_columns], &|t| add(t[0], t[1])),
+            (&[&x, &of_columns], &|t| add_relu(t[0], t[1])),
             (&[&samples, &weight, &bias], &|t| linear(t[0], t[1], t[2])),
             (&[&samples, &weight, &bias], &|t| linear_relu(t[0], t[1], t[2])),
         ];

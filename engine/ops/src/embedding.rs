@@ -44,8 +44,7 @@ pub fn embedding_of_part(
     if table.device().is_cuda() {
         let y = gpu::embedding(&tokens, table, mine.start, vocabulary)?;
         return record("embedding", y, shape, [table], move |_, dy| {
-            let dy = dy.contiguous()?;
-            Ok([Some(gpu::embedding_gradient(&tokens, &dy, (rows, features), mine.start)?)])
+            Ok([Some(gpu::embedding_gradient(&tokens, dy, (rows, features), mine.start)?)])
         });
     }
     let tokens = tokens.to_vec1::<u32>()?;
@@ -57,7 +56,6 @@ pub fn embedding_of_part(
     let tokens: Vec<usize> = tokens.collect();
     let y = with_elements!("embedding", |table| cpu_memory(looked_up(&tokens, table, features)));
     record("embedding", y, shape, [table], move |_, dy| {
-        let dy = &dy.contiguous()?;
         let dtable =
             with_elements!("embedding", |dy| cpu_memory(gradient(&tokens, dy, [rows, features])));
         Ok([Some(tensor(dtable, (rows, features)))])
@@ -101,9 +99,7 @@ mod tests {
     use candle_core::Device;
 
     use super::*;
-    use crate::tests::agreement::{
-        FEW, assert_agree, assert_threads_change_no_bit, device, noise, noises, numbers,
-    };
+    use crate::tests::agreement::{FEW, assert_agree, device, noise, noises, numbers};
 
     /// Tokens of two texts, on the device of the tests. Some are there many times.
     fn tokens(count: usize, vocabulary: usize) -> Tensor {
@@ -113,7 +109,8 @@ mod tests {
 
     #[test]
     fn it_is_its_formula_in_every_type() {
-        for (count, vocabulary, features) in [(10, 5, 3), (600, 7, 67), (40, 300, 5), (6, 90, 600)]
+        for (count, vocabulary, features) in
+            [(10, 5, 3), (600, 7, 67), (40, 300, 5), (6, 90, 600), (4000, 90, 500)]
         {
             let tokens = tokens(count, vocabulary);
             let formula = |table: &Tensor| {
@@ -148,12 +145,6 @@ mod tests {
             let gradients = y.sum_all().unwrap().backward().unwrap();
             assert_eq!(numbers(gradients.get(&table).unwrap()), vec![0.0; 5 * features]);
         }
-    }
-
-    #[test]
-    fn bits_are_the_same_on_any_number_of_threads() {
-        let tokens = tokens(4000, 90).to_device(&Device::Cpu).unwrap();
-        assert_threads_change_no_bit(&noises([&[90, 500]]), &|t| embedding(&tokens, t[0]));
     }
 
     #[test]

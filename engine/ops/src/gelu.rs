@@ -8,66 +8,46 @@ use candle_core::{DType, Result, Tensor};
 use crate::backward::{record, record_copy};
 use crate::copies::rounded;
 use crate::kernels::element::{Element, cpu_memory, tensor, with_elements};
-use crate::kernels::elementwise::map_vectorised;
+use crate::kernels::elementwise::map;
 use crate::kernels::functions::{Functions as _, exp};
 
 /// `x · Φ(x)`, exactly, of any shape: PyTorch's `gelu`. Fails when `x` is none of f32, f64 and bf16.
 pub fn gelu(x: &Tensor) -> Result<Tensor> {
-    recorded(x, Form::Exact)
+    recorded::<false>(x)
 }
 
 /// GELU by its approximation with a hyperbolic tangent, of any shape: PyTorch's `gelu(approximate="tanh")`. Fails like [`gelu`].
 pub fn gelu_tanh(x: &Tensor) -> Result<Tensor> {
-    recorded(x, Form::Tanh)
-}
-
-#[derive(Clone, Copy)]
-enum Form {
-    Exact,
-    Tanh,
+    recorded::<true>(x)
 }
 
 /// The factor of x³ in the approximation.
 const CUBIC: f64 = 0.044_715;
 
-fn recorded(x: &Tensor, form: Form) -> Result<Tensor> {
+fn recorded<const TANH: bool>(x: &Tensor) -> Result<Tensor> {
     if x.dtype() == DType::BF16 {
-        return rounded("gelu", &[x], |of| recorded(&of[0], form));
+        return rounded("gelu", &[x], |of| recorded::<TANH>(&of[0]));
     }
     let x = &x.contiguous()?;
     let of_x = x.clone();
     if x.device().is_cuda() {
-        let y = on_gpu(&x.detach(), form)?.0;
+        let y = on_gpu::<TANH>(&x.detach())?.0;
         return record_copy("gelu", &y, [x], move |_, dy| {
-            Ok([Some((dy * on_gpu(&of_x.detach(), form)?.1)?)])
+            Ok([Some((dy * on_gpu::<TANH>(&of_x.detach())?.1)?)])
         });
     }
-    let y = with_elements!("gelu", |x| cpu_memory(match form {
-        Form::Exact => map_vectorised(
-            [x],
-            #[inline(always)]
-            |[x]| x * T::below(x)
-        ),
-        Form::Tanh => map_vectorised(
-            [x],
-            #[inline(always)]
-            |[x]| by_tanh(x).0
-        ),
-    }));
+    let y = with_elements!("gelu", |x| cpu_memory(map(
+        [x],
+        #[inline(always)]
+        |[x]| if TANH { by_tanh(x).0 } else { x * T::below(x) }
+    )));
     record("gelu", y, x.shape(), [x], move |_, dy| {
-        let (x, dy) = (&of_x, &dy.contiguous()?);
-        let dx = with_elements!("gelu", |x, dy| cpu_memory(match form {
-            Form::Exact => map_vectorised(
-                [x, dy],
-                #[inline(always)]
-                |[x, dy]| dy * T::gelu_slope(x)
-            ),
-            Form::Tanh => map_vectorised(
-                [x, dy],
-                #[inline(always)]
-                |[x, dy]| dy * by_tanh(x).1
-            ),
-        }));
+        let x = &of_x;
+        let dx = with_elements!("gelu", |x, dy| cpu_memory(map(
+            [x, dy],
+            #[inline(always)]
+            |[x, dy]| dy * if TANH { by_tanh(x).1 } else { T::gelu_slope(x) }
+        )));
         Ok([Some(tensor(dx, x.shape()))])
     })
 }
@@ -84,20 +64,17 @@ fn by_tanh<T: Element>(x: T) -> (T, T) {
 }
 
 /// Does the same on a GPU, by candle's operations. The gradients of candle's own GELUs have constants of seven digits.
-fn on_gpu(x: &Tensor, form: Form) -> Result<(Tensor, Tensor)> {
+fn on_gpu<const TANH: bool>(x: &Tensor) -> Result<(Tensor, Tensor)> {
     use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, SQRT_2};
     let (square, double) = (x.sqr()?, FRAC_2_SQRT_PI * SQRT_2);
-    let (below, rising) = match form {
-        Form::Exact => {
-            let bell = ((&square * -0.5)?.exp()? * (FRAC_2_SQRT_PI * FRAC_1_SQRT_2 / 2.0))?;
-            ((x * FRAC_1_SQRT_2)?.erf()?.affine(0.5, 0.5)?, bell)
-        }
-        Form::Tanh => {
-            let tanh = ((x + ((&square * x)? * CUBIC)?)? * (double / 2.0))?.tanh()?;
-            let slope = square.affine(3.0 * CUBIC * double, double)?;
-            let steep = (tanh.sqr()?.affine(-0.25, 0.25)? * slope)?;
-            (tanh.affine(0.5, 0.5)?, steep)
-        }
+    let (below, rising) = if TANH {
+        let tanh = ((x + ((&square * x)? * CUBIC)?)? * (double / 2.0))?.tanh()?;
+        let slope = square.affine(3.0 * CUBIC * double, double)?;
+        let steep = (tanh.sqr()?.affine(-0.25, 0.25)? * slope)?;
+        (tanh.affine(0.5, 0.5)?, steep)
+    } else {
+        let bell = ((&square * -0.5)?.exp()? * (FRAC_2_SQRT_PI * FRAC_1_SQRT_2 / 2.0))?;
+        ((x * FRAC_1_SQRT_2)?.erf()?.affine(0.5, 0.5)?, bell)
     };
     Ok(((x * &below)?, (below + (x * rising)?)?))
 }
@@ -108,32 +85,21 @@ mod tests {
     use crate::backward::is_recorded;
     use crate::tests::agreement::{FEW, assert_agree, noise, noises};
 
-    /// candle's operations, without its GELUs.
-    fn formula(x: &Tensor, form: Form) -> Result<Tensor> {
-        use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
-        let bounded = match form {
-            Form::Exact => (x * FRAC_1_SQRT_2)?.erf()?,
-            Form::Tanh => {
-                let sum = (x + ((x.sqr()? * x)? * CUBIC)?)?;
-                (sum * (FRAC_2_SQRT_PI * FRAC_1_SQRT_2))?.tanh()?
-            }
-        };
-        (x * (bounded + 1.0)?)? * 0.5
-    }
-
     #[test]
     fn both_are_their_formulas_in_every_type() {
         type OfOne = fn(&Tensor) -> Result<Tensor>;
-        for (form, ours) in [(Form::Exact, gelu as OfOne), (Form::Tanh, gelu_tanh)] {
+        let formulas =
+            [|x: &Tensor| Ok(on_gpu::<false>(x)?.0), |x: &Tensor| Ok(on_gpu::<true>(x)?.0)];
+        for (ours, formula) in [gelu as OfOne, gelu_tanh].into_iter().zip(formulas) {
             // Numbers for one thread and for several.
             for shape in [&[1][..], &[5, 7], &[3, 5, 67], &[257, 131]] {
                 let x = noises([shape]);
-                assert_agree(&FEW, &x, &|x| ours(x[0]), &|x| formula(x[0], form));
+                assert_agree(&FEW, &x, &|x| ours(x[0]), &|x| formula(x[0]));
                 let wide = [(&x[0] * 3.0).unwrap()];
-                assert_agree(&FEW, &wide, &|x| ours(x[0]), &|x| formula(x[0], form));
+                assert_agree(&FEW, &wide, &|x| ours(x[0]), &|x| formula(x[0]));
             }
             let ours = |x: &[&Tensor]| ours(&x[0].t()?);
-            assert_agree(&FEW, &noises([&[70, 31]]), &ours, &|x| formula(&x[0].t()?, form));
+            assert_agree(&FEW, &noises([&[70, 31]]), &ours, &|x| formula(&x[0].t()?));
         }
         let x = noise("x", &[3]);
         assert!(is_recorded(&gelu(&gelu_tanh(&x).unwrap()).unwrap()));

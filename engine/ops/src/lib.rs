@@ -7,9 +7,7 @@
 //! | [`batch_norm`](mod@batch_norm) | each channel to mean 0 and variance 1, with its relu |
 //! | [`layer_norm`](mod@layer_norm) | each row to mean 0 and variance 1, with a scale and a shift by feature |
 //! | [`relu`](mod@relu) | max(x, 0), with derivative 0 at 0 |
-//! | [`add_bias`](mod@add_bias) | x + b for each channel, with its relu, after a sum over devices |
-//! | [`add`](mod@add) | x + y, such as a layer's output and its input, with y repeated over the first axes; [`add_reduced`] adds y after an all-reduce |
-//! | [`add_relu`] | max(x + y, 0), at the end of a shortcut |
+//! | [`add`](mod@add), [`add_relu`] | x + y, such as a layer's output and its input, with y repeated over the first axes; [`add_reduced`] adds y after an all-reduce |
 //! | [`gelu`](mod@gelu), [`gelu_tanh`] | x · Φ(x), exactly and by a hyperbolic tangent |
 //! | [`softmax`](mod@softmax) | exp(x) / Σ exp(x) over the last axis |
 //! | [`global_avg_pool`] | the mean of each plane |
@@ -43,7 +41,6 @@ mod kernels;
 pub mod backward;
 
 pub mod add;
-pub mod add_bias;
 pub mod attention;
 pub mod avg_pool2d;
 pub mod batch_norm;
@@ -62,8 +59,7 @@ pub mod update;
 #[cfg(test)]
 mod tests;
 
-pub use add::{add, add_reduced};
-pub use add_bias::{add_bias, add_bias_relu};
+pub use add::{add, add_reduced, add_relu};
 pub use attention::causal_attention;
 pub use avg_pool2d::{avg_pool2d, global_avg_pool};
 pub use batch_norm::{batch_norm, batch_norm_with};
@@ -80,7 +76,7 @@ pub use kernels::elementwise::sum;
 pub use kernels::memory;
 pub use layer_norm::layer_norm;
 pub use linear::{linear, linear_relu};
-pub use relu::{add_relu, relu};
+pub use relu::relu;
 pub use softmax::softmax;
 
 /// Returns the size of a tensor in bytes.

@@ -1,14 +1,14 @@
-//! The relu, max(x, 0), of one tensor and of a sum.
+//! The relu, max(x, 0).
 //!
 //! Its derivative at exactly 0 is a choice: 0, as in PyTorch. The choice matters, because the black border of an image and a
 //! bias that starts at zero put many activations at exactly 0.
 //!
 //! Cost: every element is read and written once. Convolutions, dense layers and the sum at the end of a shortcut
-//! ([`add_relu`]) have variants with a relu, which save this pass.
+//! ([`add_relu`](crate::add_relu)) have variants with a relu, which save this pass.
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Result, Tensor};
 
-use crate::backward::{Accumulator, Kind, record, record_node};
+use crate::backward::record;
 use crate::copies::{is_rounded, rounded};
 use crate::kernels::element::{Element, tensor};
 use crate::kernels::elementwise::by_element;
@@ -24,32 +24,9 @@ pub fn relu(x: &Tensor) -> Result<Tensor> {
     record("relu", y, x.shape(), [&x], |y, dy| Ok([Some(gradient(y, dy)?)]))
 }
 
-/// Computes max(x + y, 0) by element, for tensors of the same type and shape, any shape.
-///
-/// Both inputs get the same gradient. Backward adds up two incoming gradients in the same pass. Fails when shapes or types differ.
-pub fn add_relu(x: &Tensor, y: &Tensor) -> Result<Tensor> {
-    if x.shape() != y.shape() || x.dtype() != y.dtype() {
-        let (a, of_a, b, of_b) = (x.dtype(), x.dims(), y.dtype(), y.dims());
-        bail!("add_relu: {a:?} {of_a:?} and {b:?} {of_b:?} cannot be added");
-    }
-    if is_rounded(x) {
-        return rounded("add_relu", &[x, y], |of| add_relu(&of[0], &of[1]));
-    }
-    let (x, y) = (x.contiguous()?, y.contiguous()?);
-    let sum = by_element!(gpu::ADD_RELU, [&x, &y], |[x, y]| rectified(x + y));
-    record_node("add_relu", (sum, x.shape()), &[&x, &y], Kind::Operation, |sum, grad, _| {
-        let gradient = match grad {
-            Accumulator::One(grad) => gradient(sum, &grad)?,
-            Accumulator::Two([a, b]) => gradient_of_sum(sum, [&a, &b])?,
-        };
-        Ok([Some(gradient.clone()), Some(gradient)])
-    })
-}
-
-/// Returns the part of `grad` that passes the relu with output `y`, by element.
+/// Returns the part of a contiguous `grad` that passes the relu with output `y`, by element.
 pub(super) fn gradient(y: &Tensor, grad: &Tensor) -> Result<Tensor> {
-    let operands = [y, &grad.contiguous()?];
-    let dx = by_element!(gpu::RELU_GRADIENT, operands, |[y, grad]| passed(y, grad));
+    let dx = by_element!(gpu::RELU_GRADIENT, [y, grad], |[y, grad]| passed(y, grad));
     Ok(tensor(dx, y.shape()))
 }
 
@@ -76,10 +53,10 @@ mod tests {
     use candle_core::DType;
 
     use super::*;
-    use crate::sum;
     use crate::tests::agreement::{
-        EXACT, FEW, MANY, assert_agree, assert_close, device, has, noise, noises, there, whole,
+        EXACT, FEW, MANY, assert_agree, assert_close, device, has, noises, there, whole,
     };
+    use crate::{add_relu, sum};
 
     /// Numbers of elements with whole vectors only, and with a partial vector.
     const COUNTS: [usize; 2] = [5 * 68, 5 * 67];
@@ -149,11 +126,5 @@ mod tests {
             let apart = gradient(&y, &sum(&a, &b).unwrap()).unwrap();
             assert_close("gradient", &gradient_of_sum(&y, [&a, &b]).unwrap(), &apart, 0.0);
         }
-    }
-
-    #[test]
-    fn what_cannot_be_added_is_refused() {
-        let error = add_relu(&noise("x", &[3, 7]), &noise("y", &[7])).unwrap_err().to_string();
-        assert!(error.contains("F64 [3, 7] and F64 [7] cannot be added"), "{error}");
     }
 }

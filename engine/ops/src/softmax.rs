@@ -18,10 +18,7 @@ pub fn softmax(x: &Tensor) -> Result<Tensor> {
     }
     let x = &x.contiguous()?;
     if x.device().is_cuda() && x.elem_count() > 0 {
-        let x_alone = x.detach();
-        let powers = x_alone.broadcast_sub(&x_alone.max_keepdim(D::Minus1)?)?.exp()?;
-        let y = powers.broadcast_div(&powers.sum_keepdim(D::Minus1)?)?;
-        return record_copy("softmax", &y, [x], |y, dy| {
+        return record_copy("softmax", &formula(&x.detach())?, [x], |y, dy| {
             let y = y.detach();
             let product = (&y * dy)?.sum_keepdim(D::Minus1)?;
             Ok([Some((y * dy.broadcast_sub(&product)?)?)])
@@ -29,7 +26,6 @@ pub fn softmax(x: &Tensor) -> Result<Tensor> {
     }
     let y = with_elements!("softmax", |x| cpu_memory(values(x, width)));
     record("softmax", y, x.shape(), [x], move |y, dy| {
-        let dy = &dy.contiguous()?;
         let dx = with_elements!("softmax", |y, dy| cpu_memory(gradients(y, dy, width)));
         Ok([Some(tensor(dx, dy.shape()))])
     })
@@ -52,6 +48,12 @@ fn values<T: Element>(x: &[T], width: usize) -> Vec<T> {
             },
         );
     })
+}
+
+/// Computes the softmax by candle's operations.
+fn formula(x: &Tensor) -> Result<Tensor> {
+    let powers = x.broadcast_sub(&x.detach().max_keepdim(D::Minus1)?)?.exp()?;
+    powers.broadcast_div(&powers.sum_keepdim(D::Minus1)?)
 }
 
 /// dx = y · (dy − Σ y · dy) over each row.
@@ -77,11 +79,6 @@ mod tests {
     use crate::BLOCK;
     use crate::backward::is_recorded;
     use crate::tests::agreement::{MANY, assert_agree, noise, noises, numbers, there};
-
-    fn formula(x: &Tensor) -> Result<Tensor> {
-        let powers = x.broadcast_sub(&x.detach().max_keepdim(D::Minus1)?)?.exp()?;
-        powers.broadcast_div(&powers.sum_keepdim(D::Minus1)?)
-    }
 
     #[test]
     fn it_is_its_formula_in_every_type() {

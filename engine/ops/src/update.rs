@@ -258,7 +258,9 @@ mod tests {
 
     use super::*;
     use crate::batch_norm::{Average, average_all};
-    use crate::tests::agreement::{EXACT, FEW, assert_close, device, has, noise, numbers, there};
+    use crate::tests::agreement::{
+        EXACT, FEW, assert_close, device, has, noise, numbers, on, there,
+    };
 
     /// Makes ten tensors of two rows, of different sizes.
     fn memory(name: &str, dtype: DType) -> Vec<Tensor> {
@@ -394,8 +396,7 @@ mod tests {
             let names = ["value", "mean", "square", "gradient"];
             let [w, m, v, g] = names.map(|name| noise(name, &[3 * BLOCK + 5]));
             overwrite(&v, &v.sqr().unwrap()).unwrap();
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| adamw([&w, &m, &v], &g, ADAM)).unwrap();
+            on(threads, || adamw([&w, &m, &v], &g, ADAM)).unwrap();
             [w, m, v].map(|of| numbers(&of))
         };
         assert_eq!(after(1), after(2));

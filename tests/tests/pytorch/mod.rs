@@ -15,9 +15,9 @@ use cases::{BIAS, INPUT, WEIGHT, for_each_case, precisions};
 use itertools::iproduct;
 use ops::batch_norm::{Statistics, average_all};
 use ops::{
-    add_bias, add_bias_relu, add_relu, avg_pool2d, batch_norm, batch_norm_with, causal_attention,
-    conv2d, conv2d_relu_pool, cross_entropy, embedding, gelu, gelu_tanh, global_avg_pool,
-    layer_norm, linear, relu, softmax,
+    add, add_relu, avg_pool2d, batch_norm, batch_norm_with, causal_attention, conv2d,
+    conv2d_relu_pool, cross_entropy, embedding, gelu, gelu_tanh, global_avg_pool, layer_norm,
+    linear, relu, softmax,
 };
 use single_gpu::layers;
 
@@ -103,11 +103,12 @@ fn global_avg_pool_agrees() {
 }
 
 #[test]
-fn add_bias_agrees() {
+fn a_bias_for_each_channel_agrees() {
     for_each_case("add_bias", 4, |case, [batch, channels, height, width, relu]| {
         let x = case.variable(&[batch, channels, height, width], INPUT)?;
         let b = case.variable(&[channels], BIAS)?;
-        let y = if relu == 1 { add_bias_relu(&x, &b)? } else { add_bias(&x, &b)? };
+        let add = if relu == 1 { add_relu } else { add };
+        let y = add(&x.permute((0, 2, 3, 1))?, &b)?.permute((0, 3, 1, 2))?;
         case.check(&[("grad_input", &x), ("grad_bias", &b)], &y)
     });
 }

@@ -97,7 +97,7 @@ impl Node {
 
 /// Makes a tensor of a result, and records on the tape how the gradient of the result becomes the gradients of the inputs.
 ///
-/// `storage` holds the result alone, contiguous and of shape `shape`. `backward` takes the result and its gradient, and
+/// `storage` holds the result alone, contiguous and of shape `shape`. `backward` takes the result and its contiguous gradient, and
 /// returns the gradients of the inputs in their order, each in the shape and type of its input, or `None`. `backward` must
 /// not own the result, which owns `backward`. If no input carries a gradient, or within [`no_grad`](fn@super::no_grad), the
 /// result carries none either, and keeps neither the inputs nor `backward`.
@@ -275,7 +275,7 @@ struct Recorded(Arc<Node>);
 
 impl Recorded {
     fn backward<const N: usize>(&self, y: &Tensor, dy: &Tensor) -> Gradients<N> {
-        let gradients = self.0.backward(y, Accumulator::One(dy.clone()), Wanted::ALL)?;
+        let gradients = self.0.backward(y, Accumulator::One(dy.contiguous()?), Wanted::ALL)?;
         let name = self.0.name;
         gradients.try_into().or_else(|_| bail!("{name}: there is a gradient for each input"))
     }

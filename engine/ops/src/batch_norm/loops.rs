@@ -5,7 +5,7 @@
 use candle_core::WithDType;
 
 use crate::Element;
-use crate::kernels::sums::{correction, sums};
+use crate::kernels::sums::{Line, Moments, correction, sums};
 use crate::relu;
 
 /// Compiles an expression for a flag that is `true` and for one that is `false`, so its loops have no branches for the flag.
@@ -19,20 +19,6 @@ macro_rules! unswitched {
             $body
         }
     };
-}
-
-/// Mean and variance of a channel.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Moments {
-    pub(super) mean: f64,
-    pub(super) variance: f64,
-}
-
-impl Moments {
-    #[inline(always)]
-    pub(super) fn inverse_deviation(self, epsilon: f64) -> f64 {
-        1.0 / (self.variance + epsilon).sqrt()
-    }
 }
 
 /// Σ dy and Σ dy·x̂ of a channel: the gradients of its bias and of its weight.
@@ -57,29 +43,12 @@ pub(super) fn gradient_sums<T: Element>(relu: bool, of: [&[T]; 3], centre: T) ->
     }))
 }
 
-/// y = (x − centre) · scale + shift over a plane, followed by max(y, 0) if a relu follows.
-#[derive(Clone, Copy)]
-pub(super) struct Line<T> {
-    centre: T,
-    scale: T,
-    shift: T,
-}
-
 impl<T: Element> Line<T> {
-    /// Builds (x − mean) / √(variance + ε) · weight + bias. The mean is rounded to `T`, and the shift takes the rounding
-    /// error, so no digits are lost when the mean is much larger than the deviations.
-    #[inline(always)]
-    pub(super) fn new(moments: Moments, weight: T, bias: T, epsilon: f64) -> Self {
-        let centre: T = WithDType::from_f64(moments.mean);
-        let scale = WithDType::to_f64(weight) * moments.inverse_deviation(epsilon);
-        let shift = WithDType::to_f64(bias) + correction(centre, moments.mean, scale);
-        Self { centre, scale: WithDType::from_f64(scale), shift: WithDType::from_f64(shift) }
-    }
-
+    /// Draws the line over a plane: y = (x − centre) · scale + shift, followed by max(y, 0) if a relu follows.
     #[inline(always)]
     pub(super) fn draw(self, relu: bool, x: &[T], y: &mut [T]) {
         unswitched!(relu => for (y, &x) in y.iter_mut().zip(x) {
-            let value = (x - self.centre) * self.scale + self.shift;
+            let value = self.at(x);
             *y = if relu { relu::rectified(value) } else { value };
         });
     }

@@ -17,12 +17,12 @@ use candle_core::{Result, Storage, Tensor, WithDType};
 use rayon::prelude::*;
 
 use super::OutputGradient;
-use super::loops::{self, GradientLine, Line, Moments, Sums};
+use super::loops::{self, GradientLine, Sums};
 use crate::Element;
 use crate::kernels::element::{cpu_memory, tensor, with_elements};
 use crate::kernels::memory::zeros;
 use crate::kernels::simd::vectorised;
-use crate::kernels::sums::{correction, mean_and_squares};
+use crate::kernels::sums::{Line, Moments, correction, mean_and_squares};
 use crate::kernels::windows::Channels;
 
 /// The contiguous elements that a block takes from each image if planes are small: a stretch that is efficient to read.
@@ -81,22 +81,11 @@ impl Moments {
         for (moments, channel) in all.iter_mut().zip(channels.clone()) {
             moments.variance /= sizes.count() as f64;
             if !moments.variance.is_finite() {
-                *moments = Self::by_definition(sizes, x, channel);
+                let planes = (0..sizes.images).flat_map(|image| &x[sizes.plane(image, channel)]);
+                *moments = Self::by_definition(planes);
             }
         }
         all
-    }
-
-    /// Computes mean and variance of a channel, value by value in f64. In f32 the squares of [`mean_and_squares`]
-    /// overflow for numbers above 1e19, and an infinite variance would turn the whole normalised channel into zeros.
-    #[cold]
-    fn by_definition<T: Element>(sizes: &Channels, x: &[T], channel: usize) -> Self {
-        let planes = || (0..sizes.images).flat_map(|image| &x[sizes.plane(image, channel)]);
-        let values = || planes().map(|&x| WithDType::to_f64(x));
-        let count = sizes.count() as f64;
-        let mean = values().sum::<f64>() / count;
-        let squares = values().map(|x| (x - mean) * (x - mean)).sum::<f64>();
-        Self { mean, variance: squares / count }
     }
 }
 

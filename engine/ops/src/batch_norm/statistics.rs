@@ -2,8 +2,8 @@
 
 use candle_core::{DType, Device, Result, Tensor, Var, bail};
 
-use super::loops::Moments;
 use crate::kernels::gpu;
+use crate::kernels::sums::Moments;
 
 /// Mean and variance of each channel, `[C]` and `[C]`, in f64 for every type of images and without a gradient.
 #[derive(Clone, Debug)]

@@ -35,7 +35,7 @@ use super::geometry::Geometry;
 use super::padded_plane::{PaddedPlane, by_channel};
 use super::results::{Gradients, Output, Upstream};
 use crate::Element;
-use crate::kernels::gemm::{Matrix, Store, gemm};
+use crate::kernels::gemm::{Matrix, Store, gemm, transpose};
 use crate::kernels::memory::{Scratch, product};
 use crate::kernels::simd::{LANES, Simd, add, runs, vectorised, vectors, vectors_mut};
 
@@ -222,12 +222,8 @@ impl Im2col<'_> {
         let g = self.0;
         let sixteen_rows = dweight.par_chunks_mut(LANES * g.patch()).enumerate();
         sixteen_rows.for_each(|(nth, rows)| {
-            for (place, from) in transposed.chunks_exact(g.out_channels).enumerate() {
-                let rows = rows.chunks_exact_mut(g.patch());
-                for (row, &entry) in rows.zip(&from[nth * LANES..]) {
-                    row[place] = entry;
-                }
-            }
+            let sizes = [g.patch(), rows.len() / g.patch(), g.out_channels];
+            transpose(&transposed[nth * LANES..], sizes, rows, g.patch());
         });
     }
 }

@@ -142,14 +142,14 @@ impl Conv2d {
         grad: &Tensor,
         wanted: Wanted,
     ) -> Result<[Option<Tensor>; 3]> {
-        let (g, grad) = (&self.geometry, grad.contiguous()?);
+        let g = &self.geometry;
         // Both halves of a backward pass choose the algorithm of the whole pass.
         let algorithm = if x.track_op() { Algorithm::with_dx(g) } else { Algorithm::new(g) };
         if algorithm == Algorithm::Im2col && g.batch > 0 {
             g.check_memory(Im2col(g).numbers_backward(), x.dtype())?;
         }
         for_dtype!(x.dtype(), "conv2d", T => {
-            let locked = lock(&[x, weight, &grad]);
+            let locked = lock(&[x, weight, grad]);
             let [of_x, of_weight, grad] = locked.elements::<T, 3>()?;
             let mut gradients = Gradients::<T>::new(g, wanted, has_bias);
             let upstream = Upstream { geometry: g, epilogue: &self.epilogue, grad, relu_masks };

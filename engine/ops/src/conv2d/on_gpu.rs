@@ -42,7 +42,7 @@ impl Conv2d {
         };
         let (of_x, of_weight, of_bias) = (x.clone(), weight.clone(), bias.cloned());
         record_output(y, self.shape(), [x, weight], bias, move |dy, wanted| {
-            let operands = [&of_x, &of_weight, &dy.contiguous()?];
+            let operands = [&of_x, &of_weight, dy];
             self.backward_on_gpu(operands, of_bias.as_ref(), before_bias.as_ref(), wanted)
         })
     }

@@ -5,7 +5,7 @@ use candle_core::{DType, Result, Tensor};
 
 use super::element::{Element, computed_in, tensor};
 use super::gpu::SUM;
-use super::memory::{RUN, made, made_by_task};
+use super::memory::{filled, written_by_task};
 use super::simd::vectorised;
 use crate::BLOCK;
 
@@ -27,54 +27,25 @@ macro_rules! by_element {
 }
 pub(crate) use by_element;
 
-/// Applies `of` to the elements of slices of the same length. For short slices, in a pool of one thread and outside of any pool,
-/// where rayon would start a pool of all cores, one thread collects the results in a vector without initial values.
+/// Applies `of` to the elements of slices of the same length. The loops are compiled for the widest vectors.
 pub(crate) fn map<T: Element, const N: usize>(
     operands: [&[T]; N],
     of: impl Fn([T; N]) -> T + Sync + Send,
 ) -> Vec<T> {
-    let len = operands[0].len();
-    let for_one_thread = len < 2 * BLOCK
-        || rayon::current_thread_index().is_none()
-        || rayon::current_num_threads() == 1;
-    if for_one_thread {
-        // The compiler knows the length of a run, so the loop needs no checks and is vectorised.
-        let operands = operands.map(<[T]>::as_chunks::<RUN>);
-        let mut results = Vec::with_capacity(len);
-        for nth in 0..len / RUN {
-            let run = operands.map(|(runs, _)| &runs[nth]);
-            results.extend((0..RUN).map(|place| of(run.map(|operand| operand[place]))));
-        }
-        let rest = operands.map(|(_, rest)| rest);
-        results.extend((0..len % RUN).map(|place| of(rest.map(|operand| operand[place]))));
-        return results;
-    }
-    made(len, |places, results| {
-        let operands = operands.map(|operand| &operand[places.clone()][..results.len()]);
-        for (place, result) in results.iter_mut().enumerate() {
-            *result = of(operands.map(|operand| operand[place]));
-        }
-    })
-}
-
-/// Does the same as [`map`] for a function of many instructions: the loops are compiled for the widest vectors.
-pub(crate) fn map_vectorised<T: Element, const N: usize>(
-    operands: [&[T]; N],
-    of: impl Fn([T; N]) -> T + Sync + Send,
-) -> Vec<T> {
-    /// The numbers of a task: the results stay in the first cache from the zeros to the last write.
-    const TASK: usize = 4096;
-    let results = made_by_task(operands[0].len(), TASK, |task, results: &mut [T]| {
+    let results = written_by_task(operands[0].len(), BLOCK, |task, results| {
         vectorised(
             #[inline(always)]
             || {
                 // These slices are values of this closure, so the compiler knows that no result overwrites them.
-                let operands = operands.map(|operand| &operand[task * TASK..][..results.len()]);
-                for (place, result) in results.iter_mut().enumerate() {
-                    *result = of(operands.map(|operand| operand[place]));
-                }
+                let operands = operands.map(|operand| &operand[task * BLOCK..][..results.len()]);
+                let results = filled(
+                    results,
+                    #[inline(always)]
+                    |place| of(operands.map(|operand| operand[place])),
+                );
+                (results, ())
             },
-        );
+        )
     });
     results.0
 }
@@ -98,7 +69,7 @@ mod tests {
     use itertools::Itertools as _;
 
     use super::*;
-    use crate::tests::agreement::{EXACT, assert_close, has, noise, noises, there};
+    use crate::tests::agreement::{EXACT, assert_close, has, noise, noises, on, there};
 
     #[test]
     fn by_element_is_the_same_on_one_thread_and_on_several() {
@@ -106,8 +77,7 @@ mod tests {
             let [a, b, c] =
                 [3, 5, 7].map(|by| (0..len).map(|i| (i * by) as f64).collect::<Vec<_>>());
             for threads in [1, 2] {
-                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-                let (one, two, three) = pool.install(|| {
+                let (one, two, three) = on(threads, || {
                     let two = map([&a, &b], |[a, b]| a - b);
                     (map([&a], |[a]| -a), two, map([&a, &b, &c], |[a, b, c]| a * b - c))
                 });

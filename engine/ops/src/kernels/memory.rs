@@ -7,7 +7,7 @@
 
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::{Deref, DerefMut};
 use std::sync::LazyLock;
 use std::thread::LocalKey;
 
@@ -16,9 +16,6 @@ use harness::machine;
 use rayon::prelude::*;
 
 use crate::BLOCK;
-
-/// The number of neighbouring elements that are computed together, such as by one call of `make`.
-pub(crate) const RUN: usize = 256;
 
 /// Returns the product of sizes, or the largest `usize` if the product is larger.
 pub fn product(sizes: &[usize]) -> usize {
@@ -45,24 +42,6 @@ pub(crate) fn zeros<T: Copy + Default + Send>(len: usize) -> Vec<T> {
     if len < BLOCK { vec![T::default(); len] } else { made_by_task(len, BLOCK, |_, _| {}).0 }
 }
 
-/// Computes `len` numbers in parallel. `make` overwrites the zeros of a run of neighbouring numbers, at these indices.
-pub(crate) fn made<T: Copy + Default + Send>(
-    len: usize,
-    make: impl Fn(Range<usize>, &mut [T]) + Sync + Send,
-) -> Vec<T> {
-    let runs = (0..len.div_ceil(RUN)).into_par_iter().with_min_len(BLOCK / RUN);
-    let runs = runs.map(|nth| {
-        let mut run = [T::default(); RUN];
-        let places = nth * RUN..len.min((nth + 1) * RUN);
-        let count = places.len();
-        make(places, &mut run[..count]);
-        run
-    });
-    let mut numbers = runs.collect::<Vec<_>>().into_flattened();
-    numbers.truncate(len);
-    numbers
-}
-
 /// Computes `len` numbers in parallel, `of_task` of them in each task. `make` overwrites the zeros of the task with this number.
 /// Also returns the results of the tasks, in order.
 pub(crate) fn made_by_task<T: Copy + Default + Send, R: Send>(
@@ -71,13 +50,14 @@ pub(crate) fn made_by_task<T: Copy + Default + Send, R: Send>(
     make: impl Fn(usize, &mut [T]) -> R + Sync + Send,
 ) -> (Vec<T>, Vec<R>) {
     written_by_task(len, of_task, |task, memory| {
-        let numbers = zeroed(memory);
+        let numbers = filled(memory, |_| T::default());
         let result = make(task, numbers);
         (numbers, result)
     })
 }
 
-/// Does the same for a `write` that gets memory without values. It returns this memory with a value in each place.
+/// Does the same for a `write` that gets memory without values. It returns this memory with a value in each place. A caller
+/// outside of any pool, such as DDP's thread for buckets, works alone: rayon would start a pool of all cores.
 #[expect(unsafe_code, reason = "the memory has no initial values; each task writes its own")]
 pub(crate) fn written_by_task<T: Copy + Send, R: Send>(
     len: usize,
@@ -85,23 +65,33 @@ pub(crate) fn written_by_task<T: Copy + Send, R: Send>(
     write: impl for<'a> Fn(usize, &'a mut [MaybeUninit<T>]) -> (&'a mut [T], R) + Sync + Send,
 ) -> (Vec<T>, Vec<R>) {
     let mut numbers = Vec::with_capacity(len);
-    let tasks = numbers.spare_capacity_mut()[..len].par_chunks_mut(of_task).enumerate();
-    let results = tasks.map(|(task, memory)| {
+    let memory = &mut numbers.spare_capacity_mut()[..len];
+    let work = |(task, memory): (usize, &mut [MaybeUninit<T>])| {
         let place = (memory.as_ptr().cast(), memory.len());
         let (numbers, result) = write(task, memory);
         assert_eq!((numbers.as_ptr(), numbers.len()), place, "a task returns its own memory");
         result
-    });
-    let results = results.collect();
+    };
+    let results = match rayon::current_thread_index() {
+        Some(_) => memory.par_chunks_mut(of_task).enumerate().map(work).collect(),
+        None => memory.chunks_mut(of_task).enumerate().map(work).collect(),
+    };
     // SAFETY: the tasks have all memory of `numbers`, and each has returned its part as initialised numbers.
     unsafe { numbers.set_len(len) };
     (numbers, results)
 }
 
+/// Writes a value to each place.
 #[expect(unsafe_code, reason = "the memory has no initial values")]
-fn zeroed<T: Copy + Default>(memory: &mut [MaybeUninit<T>]) -> &mut [T] {
-    memory.fill(MaybeUninit::new(T::default()));
-    // SAFETY: the line above has written each number.
+#[inline(always)]
+pub(crate) fn filled<T: Copy>(
+    memory: &mut [MaybeUninit<T>],
+    value: impl Fn(usize) -> T,
+) -> &mut [T] {
+    for (place, number) in memory.iter_mut().enumerate() {
+        number.write(value(place));
+    }
+    // SAFETY: the loop has written each number.
     unsafe { memory.assume_init_mut() }
 }
 
@@ -216,8 +206,6 @@ shelved!(f32, f64, bool);
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
     use super::*;
 
     #[test]
@@ -234,24 +222,14 @@ mod tests {
 
     #[test]
     fn every_number_is_made_once_at_its_place() {
-        for len in [0, 1, RUN - 1, RUN, RUN + 1, 3 * BLOCK + 5] {
-            let count = AtomicUsize::new(0);
-            let numbers = made::<f64>(len, |places, numbers| {
-                assert_eq!(places.len(), numbers.len());
-                count.fetch_add(places.len(), Ordering::Relaxed);
-                for (place, number) in places.zip(numbers) {
-                    *number += place as f64;
-                }
-            });
-            assert_eq!(numbers, (0..len).map(|place| place as f64).collect::<Vec<_>>());
-            assert_eq!(count.into_inner(), len);
-            let (by_task, tasks) = made_by_task::<f64, _>(len, 100, |task, numbers| {
+        for len in [0, 1, 99, 100, 101, 3 * BLOCK + 5] {
+            let (numbers, tasks) = made_by_task::<f64, _>(len, 100, |task, numbers| {
                 for (place, number) in (task * 100..).zip(numbers.iter_mut()) {
                     *number += place as f64;
                 }
                 (task, numbers.len())
             });
-            assert_eq!(by_task, numbers);
+            assert_eq!(numbers, (0..len).map(|place| place as f64).collect::<Vec<_>>());
             assert!(tasks.iter().map(|task| task.0).eq(0..len.div_ceil(100)));
             assert_eq!(tasks.iter().map(|task| task.1).sum::<usize>(), len);
             assert_eq!(zeros::<f32>(len), vec![0.0; len]);

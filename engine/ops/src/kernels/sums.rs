@@ -1,5 +1,5 @@
 //! Sums over neighbouring numbers: in [`LANES`] interleaved sums, which a processor keeps in one or a few vector registers, and
-//! then over the lanes as a tree.
+//! then over the lanes as a tree. Norms need two of them: the moments of numbers, which a line takes to mean 0 and variance 1.
 
 use candle_core::WithDType;
 
@@ -35,16 +35,22 @@ pub(crate) fn sums<T: Element, const P: usize, const N: usize>(
 /// Adds up all lanes as a tree, and then `rest`, the sum of the elements after the last whole row.
 #[inline(always)]
 fn total<T: Element>(lanes: Simd<T>, rest: T) -> f64 {
-    let (mut eight, mut four) = ([T::zero(); 8], [T::zero(); 4]);
-    for lane in 0..8 {
-        eight[lane] = lanes[lane] + lanes[lane + 8];
-    }
-    for lane in 0..4 {
-        four[lane] = eight[lane] + eight[lane + 4];
-    }
     // The sums go through memory: otherwise the compiler shuffles the vectors in every iteration.
-    let [a, b, c, d] = std::hint::black_box(four);
-    WithDType::to_f64((a + c) + (b + d)) + WithDType::to_f64(rest)
+    let sum = joined(std::hint::black_box(lanes), |a, b| a + b);
+    WithDType::to_f64(sum) + WithDType::to_f64(rest)
+}
+
+/// Joins each lane with another, until one is left. The number of lanes is a power of two.
+#[inline(always)]
+pub(crate) fn joined<T: Copy, const N: usize>(mut lanes: [T; N], of: impl Fn(T, T) -> T) -> T {
+    let mut left = N;
+    while left > 1 {
+        left /= 2;
+        for lane in 0..left {
+            lanes[lane] = of(lanes[lane], lanes[lane + left]);
+        }
+    }
+    lanes[0]
 }
 
 /// Returns the mean of numbers and the sum of squared distances from the mean. The second pass corrects the rounding of the
@@ -73,6 +79,57 @@ pub(crate) fn correction<T: Element>(centre: T, mean: f64, factor: f64) -> f64 {
         (WithDType::to_f64(centre) - mean) * factor
     } else {
         0.0
+    }
+}
+
+/// Mean and variance of some numbers, such as a channel or a row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moments {
+    pub(crate) mean: f64,
+    pub(crate) variance: f64,
+}
+
+impl Moments {
+    /// Computes both number by number in f64. In f32 the squares of [`mean_and_squares`] overflow for numbers above 1e19, and an
+    /// infinite variance would turn all normalised numbers into zeros.
+    #[cold]
+    pub(crate) fn by_definition<'a, T: Element>(
+        numbers: impl Iterator<Item = &'a T> + Clone,
+    ) -> Self {
+        let values = || numbers.clone().map(|&x| WithDType::to_f64(x));
+        let (count, mean) = (values().count() as f64, values().sum::<f64>());
+        let mean = mean / count;
+        Self { mean, variance: values().map(|x| (x - mean) * (x - mean)).sum::<f64>() / count }
+    }
+
+    #[inline(always)]
+    pub(crate) fn inverse_deviation(self, epsilon: f64) -> f64 {
+        1.0 / (self.variance + epsilon).sqrt()
+    }
+}
+
+/// y = (x − centre) · scale + shift.
+#[derive(Clone, Copy)]
+pub(crate) struct Line<T> {
+    centre: T,
+    scale: T,
+    shift: T,
+}
+
+impl<T: Element> Line<T> {
+    /// Builds (x − mean) / √(variance + ε) · weight + bias. The mean is rounded to `T`, and the shift takes the rounding
+    /// error, so no digits are lost when the mean is much larger than the deviations.
+    #[inline(always)]
+    pub(crate) fn new(moments: Moments, weight: T, bias: T, epsilon: f64) -> Self {
+        let centre: T = WithDType::from_f64(moments.mean);
+        let scale = WithDType::to_f64(weight) * moments.inverse_deviation(epsilon);
+        let shift = WithDType::to_f64(bias) + correction(centre, moments.mean, scale);
+        Self { centre, scale: WithDType::from_f64(scale), shift: WithDType::from_f64(shift) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn at(self, x: T) -> T {
+        (x - self.centre) * self.scale + self.shift
     }
 }
 

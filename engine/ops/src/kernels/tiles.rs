@@ -33,41 +33,27 @@ pub(crate) fn no_sums<T: Element>() -> Tile<T> {
     [[[T::zero(); LANES]; WIDE]; HIGH]
 }
 
-/// Adds left · right to the sums of a tile, for these rows of `right`. `left` returns the numbers of all rows at one step.
+/// Adds left · right to the sums of a tile: at the steps of `whole` to all rows, then at those of `partly` to the rows that take
+/// part. The other rows do not read the numbers of this step, which may be NaN. `left` returns the numbers of all rows at a step.
 #[inline(always)]
 pub(crate) fn add_products<T: Element>(
     mut sums: Tile<T>,
-    inner: Range<usize>,
     left: impl Fn(usize) -> [T; HIGH],
     right: &[Line<T>],
+    whole: Range<usize>,
+    (partly, takes_part): (Range<usize>, impl Fn(usize, usize) -> bool),
 ) -> Tile<T> {
-    for (step, line) in inner.clone().zip(&right[inner]) {
+    for (step, line) in whole.clone().zip(&right[whole]) {
         // By value, the compiler keeps the line in registers.
         let (left, line) = (left(step), *line);
         for (sums, left) in sums.iter_mut().zip(left) {
-            for (sum, right) in sums.iter_mut().zip(line) {
-                *sum = add_fused(*sum, left, right);
-            }
+            add_row(sums, left, line);
         }
     }
-    sums
-}
-
-/// Does the same for the rows of the tile that take part in a step. The others do not read its numbers, which may be NaN.
-#[inline(always)]
-pub(crate) fn add_some<T: Element>(
-    mut sums: Tile<T>,
-    inner: Range<usize>,
-    left: impl Fn(usize) -> [T; HIGH],
-    right: &[Line<T>],
-    takes_part: impl Fn(usize, usize) -> bool,
-) -> Tile<T> {
-    for (step, line) in inner.clone().zip(&right[inner]) {
+    for (step, line) in partly.clone().zip(&right[partly]) {
         for ((row, sums), left) in sums.iter_mut().enumerate().zip(left(step)) {
             if takes_part(row, step) {
-                for (sum, right) in sums.iter_mut().zip(*line) {
-                    *sum = add_fused(*sum, left, right);
-                }
+                add_row(sums, left, *line);
             }
         }
     }
@@ -75,11 +61,13 @@ pub(crate) fn add_some<T: Element>(
 }
 
 #[inline(always)]
-fn add_fused<T: Element>(sum: Simd<T>, left: T, right: Simd<T>) -> Simd<T> {
-    std::array::from_fn(
-        #[inline(always)]
-        |lane| left.mul_add(right[lane], sum[lane]),
-    )
+fn add_row<T: Element>(sums: &mut Line<T>, left: T, line: Line<T>) {
+    for (sum, right) in sums.iter_mut().zip(line) {
+        *sum = std::array::from_fn(
+            #[inline(always)]
+            |lane| left.mul_add(right[lane], sum[lane]),
+        );
+    }
 }
 
 /// Views memory as lines.

@@ -81,6 +81,16 @@ pub(crate) fn numbers(tensor: &Tensor) -> Vec<f64> {
     tensor.flatten_all().unwrap().to_vec1().unwrap()
 }
 
+/// Returns the bits of the numbers.
+pub(crate) fn bits(tensor: &Tensor) -> Vec<u64> {
+    numbers(tensor).into_iter().map(f64::to_bits).collect()
+}
+
+/// Runs on a pool of so many threads.
+pub(crate) fn on<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> R {
+    rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(work)
+}
+
 /// Returns noise of each shape.
 pub(crate) fn noises<const N: usize>(shapes: [&[usize]; N]) -> [Tensor; N] {
     let mut nth = 0;
@@ -101,7 +111,7 @@ pub(crate) fn there(tensor: &Tensor, dtype: DType) -> Tensor {
 }
 
 /// An operation on tensors of one type and device.
-pub(crate) type Operation<'a> = &'a dyn Fn(&[&Tensor]) -> Result<Tensor>;
+pub(crate) type Operation<'a> = &'a (dyn Fn(&[&Tensor]) -> Result<Tensor> + Sync);
 
 /// Computes the value and the gradients of an operation. The incoming gradient is noise, rounded to the type `of`.
 fn outcome(
@@ -121,7 +131,8 @@ fn outcome(
 }
 
 /// Asserts that an operation, on the device of the tests and in each type, has the value and the gradients of its formula in
-/// f64 on the CPU. The inputs and the incoming gradient are rounded to the type before.
+/// f64 on the CPU. The inputs and the incoming gradient are rounded to the type before. On the CPU the number of threads changes
+/// no bit.
 #[track_caller]
 pub(crate) fn assert_agree(
     bounds: &Bounds,
@@ -129,6 +140,9 @@ pub(crate) fn assert_agree(
     ours: Operation<'_>,
     formula: Operation<'_>,
 ) {
+    if device().is_cpu() {
+        assert_threads_change_no_bit(inputs, ours);
+    }
     for &(dtype, bound) in bounds.iter().filter(|&&(dtype, _)| has(dtype)) {
         let found = outcome(&device(), (dtype, dtype), inputs, ours).unwrap();
         let expected = outcome(&Device::Cpu, (DType::F64, dtype), inputs, formula).unwrap();
@@ -140,20 +154,14 @@ pub(crate) fn assert_agree(
     }
 }
 
-/// Asserts that the value and the gradients of an operation have the same bits on one thread, on two and on three.
+/// Asserts that the value and the gradients of an operation have the same bits on one thread and on several.
 #[track_caller]
-pub(crate) fn assert_threads_change_no_bit(
-    inputs: &[Tensor],
-    operation: &(dyn Fn(&[&Tensor]) -> Result<Tensor> + Sync),
-) {
+fn assert_threads_change_no_bit(inputs: &[Tensor], operation: Operation<'_>) {
     for dtype in [DType::F32, DType::F64] {
-        let on_threads = |threads: usize| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            let outcome = || outcome(&Device::Cpu, (dtype, dtype), inputs, &|t| operation(t));
-            pool.install(outcome).unwrap().iter().map(numbers).collect::<Vec<_>>()
-        };
-        let [one, two, three] = [1, 2, 3].map(on_threads);
-        assert!(one == two && one == three, "{dtype:?}");
+        let outcome = || outcome(&Device::Cpu, (dtype, dtype), inputs, operation).unwrap();
+        let bits = |threads| on(threads, outcome).iter().map(bits).collect::<Vec<_>>();
+        let alone = bits(1);
+        (2..=4).for_each(|threads| assert!(bits(threads) == alone, "{dtype:?}, {threads} threads"));
     }
 }
 

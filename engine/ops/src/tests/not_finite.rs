@@ -16,9 +16,9 @@ use crate::kernels::simd::LANES;
 use crate::tests::agreement::{NOT_FINITE, assert_same_kind, device, has, numbers, variable};
 use crate::update::{Adam, adamw, momentum_step, overwrite_rounded, sgd_step_all};
 use crate::{
-    add_bias, add_bias_relu, add_relu, avg_pool2d, batch_norm, batch_norm_with, cast,
-    cross_entropy, embedding_of_part, flatten, gelu, gelu_tanh, global_avg_pool, layer_norm,
-    linear, linear_relu, loss_and_correct, relu, softmax, sum, transpose,
+    add, add_relu, avg_pool2d, batch_norm, batch_norm_with, cast, cross_entropy, embedding_of_part,
+    flatten, gelu, gelu_tanh, global_avg_pool, layer_norm, linear, linear_relu, loss_and_correct,
+    relu, softmax, sum, transpose,
 };
 
 const EPSILON: f64 = 1e-3;
@@ -200,21 +200,29 @@ impl Case {
             let ours = move |t: &[Tensor]| differentiated(1, t, |t| operation(t[0]));
             Operation::new(name, types, &[shape, &matrix], ours, plain)
         });
-        let added = Operation::new(
-            "add_relu",
-            ALL,
-            &[&matrix[..]; 3],
-            |t| differentiated(2, t, |t| add_relu(t[0], t[1])),
-            |t| {
-                let y = map([&t[0], &t[1]], |[x, y]| passed(true, x + y, x + y));
-                let dx = map([&t[0], &t[1], &t[2]], |[x, y, dy]| passed(true, x + y, dy));
-                vec![y, dx.clone(), dx]
-            },
-        );
+        type OfTwo = fn(&Tensor, &Tensor) -> Result<Tensor>;
+        let of_two: [(_, _, OfTwo); 2] = [("add", false, add), ("add_relu", true, add_relu)];
+        // The second tensor is as large as the first, or a row that is repeated.
+        let of_two = of_two.into_iter().cartesian_product([self.batch, 1]);
+        let added = of_two.map(|((name, with_relu, operation), rows)| {
+            let ours = move |t: &[Tensor]| differentiated(2, t, |t| operation(t[0], t[1]));
+            let y: &[usize] = if rows == 1 { &[row] } else { &matrix };
+            Operation::new(name, ALL, &[&matrix, y, &matrix], ours, move |t| {
+                let (mut z, mut dx, mut dy) = (vec![], vec![], vec![0.0; t[1].len()]);
+                for (place, (x, grad)) in t[0].iter().zip(&t[2]).enumerate() {
+                    let other = place % t[1].len();
+                    let sum = x + t[1][other];
+                    z.push(passed(with_relu, sum, sum));
+                    dx.push(passed(with_relu, sum, *grad));
+                    dy[other] += passed(with_relu, sum, *grad);
+                }
+                vec![z, dx, dy]
+            })
+        });
         let sum = |t: &[Tensor]| Ok(vec![sum(&t[0], &t[1])?]);
         let formula: Formula = |t| vec![map([&t[0], &t[1]], |[x, y]| x + y)];
         let summed = Operation::new("sum", ALL, &[&matrix[..]; 2], sum, formula);
-        of_one.into_iter().chain([added, summed]).collect()
+        of_one.into_iter().chain(added).chain([summed]).collect()
     }
 
     fn rows(&self) -> Vec<Operation<'_>> {
@@ -309,7 +317,6 @@ impl Case {
     fn products(&self) -> Vec<Operation<'_>> {
         let &Self { batch, channels, height, width, .. } = self;
         let (inputs, outputs) = (channels * height * width, channels * width + 1);
-        let image = [batch, channels, height, width];
         let mut all = Vec::new();
         type Linear = fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>;
         let layers: [(_, _, Linear); 2] =
@@ -337,28 +344,6 @@ impl Case {
                     }
                     gradients.insert(0, y);
                     gradients
-                },
-            ));
-        }
-        type AddBias = fn(&Tensor, &Tensor) -> Result<Tensor>;
-        let layers: [(_, _, AddBias); 2] =
-            [("add_bias", false, add_bias), ("add_bias_relu", true, add_bias_relu)];
-        for (name, with_relu, operation) in layers {
-            all.push(Operation::new(
-                name,
-                ALL,
-                &[&image, &[channels], &image],
-                move |t| differentiated(2, t, |t| operation(t[0], t[1])),
-                move |t| {
-                    let channel = |place: usize| place / (height * width) % channels;
-                    let (mut y, mut dx, mut dbias) = (vec![], vec![], vec![0.0; channels]);
-                    for (place, (x, dy)) in t[0].iter().zip(&t[2]).enumerate() {
-                        let z = x + t[1][channel(place)];
-                        y.push(passed(with_relu, z, z));
-                        dx.push(passed(with_relu, z, *dy));
-                        dbias[channel(place)] += passed(with_relu, z, *dy);
-                    }
-                    vec![y, dx, dbias]
                 },
             ));
         }

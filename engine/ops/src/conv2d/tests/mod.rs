@@ -8,7 +8,7 @@ use candle_core::{Device, Var};
 use super::geometry::Geometry;
 use super::*;
 use crate::tests::agreement::{
-    MANY, assert_agree, assert_empty_batch_is_nothing, noise, noises, numbers, variable,
+    MANY, assert_agree, assert_empty_batch_is_nothing, bits, noise, noises, numbers, on, variable,
 };
 use formula::{Operands, Results, geometry};
 
@@ -87,10 +87,6 @@ fn a_shape_chooses_its_way() {
     assert_eq!(algorithm([16, 1, 28, 28, 64, 3, 3, 1, 1]), Algorithm::Im2col);
 }
 
-fn bits(tensor: &Tensor) -> Vec<u64> {
-    numbers(tensor).into_iter().map(f64::to_bits).collect()
-}
-
 fn single(name: &str, shape: &[usize]) -> Var {
     variable(name, shape, DType::F32)
 }
@@ -99,11 +95,6 @@ fn single(name: &str, shape: &[usize]) -> Var {
 fn bits_of_all<const N: usize>(y: Tensor, variables: [&Tensor; N]) -> (Vec<u64>, [Vec<u64>; N]) {
     let gradients = (&y * &y).unwrap().backward().unwrap();
     (bits(&y), variables.map(|variable| bits(gradients.get(variable).unwrap())))
-}
-
-/// Runs on a pool of so many threads.
-fn on<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> R {
-    rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(work)
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::kernel::Source;
 use super::launch::Launch;
 use super::*;
 use crate::kernels::element::tensor as tensor_of;
-use crate::kernels::windows::Windows;
+use crate::kernels::windows::{Channels, Windows};
 use crate::relu;
 use crate::tests::agreement::{FEW, assert_close, gpu, has, noise, noises};
 use crate::update::overwrite;
@@ -124,6 +124,36 @@ fn a_gpu_pools_what_a_convolution_and_a_relu_leave() {
         assert!([&found, &dz, &dbias].iter().all(|of| of.dtype() == dtype), "{dtype:?}");
         assert_close("output", &found, &y, bound);
         assert_close("gradient", &dz, expected.get(&z).unwrap(), bound);
+        assert_close("gradient of the bias", &dbias, expected.get(&bias).unwrap(), bound);
+    }
+}
+
+/// Images: one part of a channel and several, dense layers, fewer values than a block has threads.
+const IMAGES: [[usize; 3]; 5] =
+    [[5, 3, 63], [70, 5, 1], [3, 2, 8331], [1, 300, 1], [1, 1, 33 * 8192 + 1]];
+
+#[test]
+fn a_gpu_adds_a_bias_to_each_channel() {
+    let parts = |shape: [usize; 3]| Channels::of(&shape.as_slice().into()).unwrap().parts();
+    assert_eq!(IMAGES.map(parts), [1, 1, 4, 1, 34]);
+    let Some(device) = gpu() else { return };
+    let types = FEW.into_iter().filter(|&(dtype, _)| has(dtype));
+    for (((dtype, bound), shape), with_relu) in
+        types.cartesian_product(IMAGES).cartesian_product([false, true])
+    {
+        // Whole numbers: some sums are zero.
+        let inputs = noises([&shape, &shape[1..2], &shape]).map(|of| of.round().unwrap());
+        let [x, bias, upstream] = inputs.each_ref().map(|of| Var::from_tensor(of).unwrap());
+        let y = x.broadcast_add(&bias.reshape((1, (), 1)).unwrap()).unwrap();
+        let y = if with_relu { relu(&y).unwrap() } else { y };
+        let expected = crate::backward::backward_from(&y, &upstream).unwrap();
+
+        let there = |of: &Tensor| of.to_dtype(dtype).unwrap().to_device(device.tensors()).unwrap();
+        let [of_x, of_bias, upstream] = inputs.each_ref().map(there);
+        let found = tensor_of(add_bias(&of_x, &of_bias, with_relu).unwrap(), shape.as_slice());
+        let (dx, dbias) = bias_gradients(with_relu.then_some(&found), &upstream).unwrap();
+        assert_close("output", &found, &y, bound);
+        assert_close("gradient", &dx, expected.get(&x).unwrap(), bound);
         assert_close("gradient of the bias", &dbias, expected.get(&bias).unwrap(), bound);
     }
 }
