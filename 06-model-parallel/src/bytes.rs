@@ -1,8 +1,12 @@
-//! The costs of a unit in seconds and bytes, and the bytes that every stage holds during every instruction.
+//! The costs of a unit in seconds and bytes, and the bytes that every stage holds during every instruction: as predicted,
+//! and as a computation graph has them.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
+use candle_core::{Storage, Tensor};
+use concise_wrapper::weights::Weights;
+use ops::size_in_bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::instructions::{Action, Carries, Instruction, Message, Schedule};
@@ -303,3 +307,23 @@ fn recomputed(it: &Instruction) -> Option<(usize, usize)> {
     }
 }
 // ANCHOR_END: weigh
+
+/// The bytes of all tensors that a result was computed from and that its backward pass keeps.
+///
+/// Tensors that share memory count once, and the weights do not count. Their rounded copies count when layers compute in
+/// bf16. An operation may keep more than its operands and its result, which does not count either.
+pub fn activations(result: &Tensor, input: &Tensor, weights: &Weights) -> usize {
+    // Equal for tensors that share memory.
+    let address = |tensor: &Tensor| -> *const Storage { &raw const *tensor.storage_and_layout().0 };
+    let mut sizes = HashMap::new();
+    // Apart from the input, variables are the anchors of parameters, a number each.
+    let computed = result.sorted_nodes().into_iter().filter(|tensor| !tensor.is_variable());
+    for tensor in computed.chain([input]) {
+        let size = sizes.entry(address(tensor)).or_insert(0);
+        *size = size_in_bytes(tensor).max(*size);
+    }
+    for parameter in &weights.parameters {
+        sizes.remove(&address(&parameter.tensor));
+    }
+    sizes.values().sum()
+}

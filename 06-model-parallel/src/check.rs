@@ -98,7 +98,7 @@ impl Checked {
     pub fn kept(&self) -> Vec<usize> {
         let units = vec![Cost::UNITS; self.schedule.units()];
         let timeline = self.simulate(&units, 0.0).expect("a cost for each unit");
-        (0..timeline.stages).map(|stage| timeline.peak(stage).activations).collect()
+        (0..timeline.stages).map(|stage| timeline.held(stage).peak.activations).collect()
     }
 }
 
@@ -154,7 +154,10 @@ fn steps(schedule: &Schedule, stage: usize) -> impl DoubleEndedIterator<Item = S
 fn check_tasks(schedule: &Schedule, stage: usize) -> Result<(), Error> {
     let mut done = BTreeMap::<Instruction, Step>::new();
     for it in steps(schedule, stage) {
-        if let Some(text) = no_such(schedule, stage, it.instruction) {
+        let unit = it.instruction.unit;
+        let elsewhere = schedule.placement.get(unit).filter(|&&other| other != stage);
+        let elsewhere = elsewhere.map(|other| format!("unit {unit} is on stage {other}"));
+        if let Some(text) = elsewhere.or_else(|| schedule.no_such(it.instruction)) {
             return refused(Law::Exists, it, text);
         }
         for task in tasks(it.instruction) {
@@ -328,22 +331,6 @@ fn check_parameters(
 // ANCHOR_END: parameters
 
 // ANCHOR: missing
-/// The reason why a stage has no such instruction, or `None` if it may have it.
-fn no_such(schedule: &Schedule, stage: usize, it: Instruction) -> Option<String> {
-    let (Instruction { unit, action }, last) = (it, schedule.micro_batches - 1);
-    match (schedule.placement.get(unit), action.micro_batch()) {
-        (None, _) => {
-            let last = schedule.units() - 1;
-            Some(format!("there is no unit {unit}; the last one is unit {last}"))
-        }
-        (Some(&other), _) if other != stage => Some(format!("unit {unit} is on stage {other}")),
-        (_, Some(i)) if i > last => {
-            Some(format!("there is no micro-batch {i}; the last one is micro-batch {last}"))
-        }
-        _ => schedule.no_such(it).map(str::to_owned),
-    }
-}
-
 impl Schedule {
     /// Whether a step may have such an instruction. Many are demanded, too: [`check`] says which.
     pub fn has(&self, it: Instruction) -> bool {
@@ -351,9 +338,17 @@ impl Schedule {
     }
 
     /// The reason why a step has no such instruction, or `None` if it may have it.
-    fn no_such(&self, it: Instruction) -> Option<&'static str> {
+    fn no_such(&self, it: Instruction) -> Option<String> {
+        let (units, micro_batches) = (self.units(), self.micro_batches);
+        let no = |what, number, all| {
+            Some(format!("there is no {what} {number}; the last one is {what} {}", all - 1))
+        };
         let is_trained = it.unit >= self.first_trained;
         let text = match it.action {
+            _ if it.unit >= units => return no("unit", it.unit, units),
+            _ if it.action.micro_batch() >= Some(micro_batches) => {
+                return no("micro-batch", it.action.micro_batch()?, micro_batches);
+            }
             ForwardOnly(_) => return None,
             Forward(_) if !is_trained => {
                 "no backward pass uses what this pass keeps: this is ForwardOnly"
@@ -372,7 +367,7 @@ impl Schedule {
             _ if !is_trained => "this unit has nothing to train",
             _ => return None,
         };
-        Some(text)
+        Some(text.to_owned())
     }
 }
 // ANCHOR_END: missing
@@ -426,7 +421,8 @@ pub fn in_one_order(replicas: &[Vec<Instruction>]) -> Result<(), Error> {
 /// The smallest number of messages that channels must hold, which is at most `capacity`.
 fn smallest_capacity(schedule: &Schedule, capacity: usize) -> Result<usize, Error> {
     // The order counts, and the times do not.
-    let stuck = |capacity| run(schedule, capacity, 0.0, |_| 0.0, |_| 0.0).err();
+    let costs = vec![Cost::default(); schedule.units()];
+    let stuck = |capacity| run(schedule, capacity, &costs, 0.0).err();
     let enough = |&capacity: &usize| stuck(capacity).is_none();
     // No channel ever carries more messages.
     let most = schedule.units() * schedule.micro_batches;

@@ -59,7 +59,7 @@ pub(crate) fn draw(mut flags: Arguments, speaks: bool) -> anyhow::Result<()> {
             "{} units of time{column}, idle (bubble) {:.1} %; {channels}\nmicro-batches{part} kept by each stage: {}",
             number((step.makespan() * 100.0).round() / 100.0),
             step.bubble() * 100.0,
-            (0..stages).map(|stage| step.peak(stage).activations).join(", "),
+            (0..stages).map(|stage| step.held(stage).peak.activations).join(", "),
         ))?;
         line("")?;
         drawn.push((name, checked, step));

@@ -32,17 +32,15 @@ use ops::{cross_entropy, loss_and_correct, size_in_bytes};
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{self, SharedCommunicator};
 use scratch_data_parallel::reproducible::tree_sums;
-use serde::{Deserialize, Serialize};
 use single_gpu::evaluate::{BATCH, Part, SumsByBatch};
 use split_batch::loader::{LocalBatch, Shards};
 use tracing::info_span;
 
-use crate::bytes::Bytes;
 use crate::check::Checked;
 use crate::gpt::loss_of_parts;
 use crate::instructions::{Instruction, Schedule};
 use crate::layers::Layers;
-use crate::simulate::{Span, Timeline, peaks};
+use crate::simulate::{Held, Span, Timeline};
 use step::{StepState, Update};
 use unit::{Replicas, Unit, joined, refuse};
 
@@ -134,20 +132,6 @@ pub struct Measured {
     /// The bytes of all steps.
     pub held: Held,
 }
-
-/// The bytes that a device holds in training, and those that it sends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
-    /// The most bytes of each kind at one time. Activations are the tensors that the computation graph holds;
-    /// operations may keep more.
-    #[serde(flatten)]
-    pub peak: Bytes,
-    /// The most bytes of all kinds together at one time.
-    pub total: usize,
-    /// The bytes of activations and gradients that the device sends in a step.
-    pub sent: usize,
-}
-
 // ANCHOR_END: executor
 
 impl<U: Unit> Executor<U> {
@@ -372,10 +356,7 @@ impl<U: Unit> Executor<U> {
 impl Measured {
     /// Adds a step.
     fn add(&mut self, spans: Vec<Span>, sent: usize) {
-        let (held, (peak, total)) = (&mut self.held, peaks(&spans));
-        held.peak = held.peak.with(peak, usize::max);
-        held.total = held.total.max(total);
-        held.sent = held.sent.max(sent);
+        self.held = self.held.max(Held { sent, ..Held::of(&spans) });
         if self.steps.len() < MOST_STEPS {
             self.steps.push(spans);
         }

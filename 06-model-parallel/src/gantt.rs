@@ -172,7 +172,7 @@ pub fn chart<const N: usize>(
         None => String::new(),
     };
     let all = || pipelines.iter().flat_map(|(_, steps)| *steps);
-    let most = all().flat_map(|it| (0..it.stages).map(|stage| it.peak_total(stage)));
+    let most = all().flat_map(|it| (0..it.stages).map(|stage| it.held(stage).total));
     let most = most.max().unwrap_or(0);
     let kinds: &[_] = match N {
         1 => &[("predicted", SHADES[0])],

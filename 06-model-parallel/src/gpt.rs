@@ -30,10 +30,10 @@ use ops::{
     layer_norm, linear, loss_and_correct_of_parts, reshape, row_statistics,
 };
 use params_and_allreduce::communicator::SharedCommunicator;
+use split_batch::shard_range;
 
 use crate::layers::{Builder, Layers};
-use crate::tensor_parallel::mappings::{by_column, by_row};
-use crate::tensor_parallel::sharding::join;
+use crate::tensor_parallel::{by_column, by_row, join};
 
 // ANCHOR: gpt
 /// The sizes of a GPT: tokens of the vocabulary, the most tokens of a text, features of a token, heads, and blocks.
@@ -80,8 +80,7 @@ impl Layers {
 impl Gpt {
     fn embedding(self, builder: &Builder<'_>) -> Result<impl Module + Send + Sync + use<>> {
         let Self { vocabulary, context, width, .. } = self;
-        let own = builder.share(TOKENS, vocabulary)?;
-        let own = own * builder.group.rank()..own * (builder.group.rank() + 1);
+        let own = shard_range(vocabulary, builder.group.world_size(), builder.group.rank());
         let table = builder.get("embedding.weight", &[vocabulary, width], NORMAL, Some(0))?;
         let positions = builder.get("positions.weight", &[context, width], OF_POSITIONS, None)?;
         let group = Arc::clone(builder.group);
@@ -133,7 +132,7 @@ impl Gpt {
     }
 
     fn head(self, builder: &Builder<'_>) -> Result<impl Module + Send + Sync + use<>> {
-        builder.share(TOKENS, self.vocabulary)?;
+        builder.share("tokens of the vocabulary", self.vocabulary)?;
         let norm = norm(builder, "norm", self.width)?;
         let head = columns(builder, "head", [self.width, self.vocabulary], false)?;
         let group = Arc::clone(builder.group);
@@ -170,8 +169,6 @@ pub fn loss_of_parts(
 /// GPT-2's initial weights, and its positions.
 const NORMAL: Init = Init::Randn { mean: 0.0, stdev: 0.02 };
 const OF_POSITIONS: Init = Init::Randn { mean: 0.0, stdev: 0.01 };
-
-const TOKENS: &str = "tokens of the vocabulary";
 
 /// A layer norm, whole on every rank.
 fn norm(

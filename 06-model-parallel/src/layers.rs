@@ -19,10 +19,10 @@ use concise_wrapper::weights::{Snapshot, is_buffer};
 use concise_wrapper::{Error, Network, Precision, initial};
 use harness::lock::locked;
 use harness::report::counted;
-use params_and_allreduce::communicator::{Alone, SharedCommunicator};
+use params_and_allreduce::communicator::{self, Alone, Communicator, SharedCommunicator};
 use split_batch::shard_range;
 
-use crate::tensor_parallel::sharding;
+use crate::tensor_parallel;
 
 // ANCHOR: list
 type Layer = Box<dyn ModuleT + Send + Sync>;
@@ -57,21 +57,21 @@ pub struct Builder<'a> {
     pub group: &'a SharedCommunicator,
     /// The axes of the tensors that are cut, by name.
     cuts: RefCell<BTreeMap<String, usize>>,
-    /// The number of things of which each rank has as many, by name.
-    shares: RefCell<BTreeMap<String, usize>>,
 }
 
 impl<'a> Builder<'a> {
     fn new(vb: &'a VarBuilder<'a>, norms: &'a Norms, group: &'a SharedCommunicator) -> Self {
-        Self { vb, norms, group, cuts: RefCell::default(), shares: RefCell::default() }
+        Self { vb, norms, group, cuts: RefCell::default() }
     }
 
     /// This rank's share of things of which each rank has as many, such as heads. Fails when the number of ranks does not
     /// divide the number of things: the message names the things.
     pub fn share(&self, what: &str, count: usize) -> Result<usize> {
-        check_share(what, count, self.group.world_size())?;
-        self.shares.borrow_mut().insert(what.to_owned(), count);
-        Ok(count / self.group.world_size())
+        let ranks = self.group.world_size();
+        match count.is_multiple_of(ranks) {
+            true => Ok(count / ranks),
+            false => refuse(format!("{count} {what} cannot be cut into {ranks} equal parts")),
+        }
     }
 
     /// This rank's part of a tensor of this shape, cut along an axis. With `None`, each rank has the whole tensor. Fails when
@@ -83,14 +83,19 @@ impl<'a> Builder<'a> {
         init: Init,
         cut: Option<usize>,
     ) -> Result<Tensor> {
-        let (ranks, rank) = (self.group.world_size(), self.group.rank());
-        let mut spec = ParameterSpec { name: name.to_owned(), shape: shape.to_vec(), cut };
-        spec.check(ranks)?;
+        let (ranks, mut shape) = (self.group.world_size(), shape.to_vec());
         if let Some(axis) = cut {
-            spec.shape[axis] = shard_range(shape[axis], ranks, rank).len();
-            self.cuts.borrow_mut().insert(spec.name, axis);
+            let features = std::mem::take(&mut shape[axis]);
+            if features < ranks {
+                let features = counted(features, "feature");
+                return refuse(format!(
+                    "{name}: {features} cannot be cut into {ranks} parts: use fewer ranks"
+                ));
+            }
+            shape[axis] = shard_range(features, ranks, self.group.rank()).len();
+            self.cuts.borrow_mut().insert(name.to_owned(), axis);
         }
-        self.vb.get_with_hints(spec.shape, name, init)
+        self.vb.get_with_hints(shape, name, init)
     }
 }
 // ANCHOR_END: builder
@@ -109,30 +114,10 @@ impl ParameterSpec {
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
-
-    /// Checks that each of so many ranks gets a part.
-    fn check(&self, ranks: usize) -> Result<()> {
-        match self.cut.map(|axis| self.shape[axis]) {
-            Some(features) if features < ranks => {
-                let (name, features) = (&self.name, counted(features, "feature"));
-                refuse(format!(
-                    "{name}: {features} cannot be cut into {ranks} parts: use fewer ranks"
-                ))
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-fn check_share(what: &str, count: usize, ranks: usize) -> Result<()> {
-    match count.is_multiple_of(ranks) {
-        true => Ok(()),
-        false => refuse(format!("{count} {what} cannot be cut into {ranks} equal parts")),
-    }
 }
 
 /// Refuses a command line, so without a backtrace.
-fn refuse(text: String) -> Result<()> {
+fn refuse<T>(text: String) -> Result<T> {
     Err(TensorError::Msg(text))
 }
 
@@ -212,14 +197,14 @@ impl Layers {
     /// The parameters of some of the layers, in order. The layers are built of tensors without memory: a model on paper may
     /// fit no machine that is here. Fails when there are no such layers.
     pub fn parameters(&self, layers: Range<usize>) -> Result<Vec<ParameterSpec>> {
-        self.asked(layers).map(|(parameters, _)| parameters)
+        self.asked(layers, Alone(Device::Cpu).into())
     }
 
-    /// The parameters, and the shares: everything that the layers ask a builder for.
-    fn asked(&self, layers: Range<usize>) -> Result<(Vec<ParameterSpec>, BTreeMap<String, usize>)> {
+    /// The parameters that the layers ask a builder for, on the first rank of a group.
+    fn asked(&self, layers: Range<usize>, group: SharedCommunicator) -> Result<Vec<ParameterSpec>> {
         let asked = Mutex::default();
         let source = VarBuilder::from_backend(Box::new(Blank(&asked)), DType::F32, Device::Cpu);
-        let (norms, group) = (Norms::default(), Alone(Device::Cpu).into());
+        let norms = Norms::default();
         let builder = Builder::new(&source, &norms, &group);
         self.planned(layers)?.iter().try_for_each(|build| build(&builder).map(drop))?;
         let (asked, cuts) = (std::mem::take(&mut *locked(&asked)), builder.cuts.into_inner());
@@ -227,18 +212,17 @@ impl Layers {
             let cut = cuts.get(&name).copied();
             ParameterSpec { name, shape: shape.into_dims(), cut }
         };
-        Ok((asked.into_iter().map(spec).collect(), builder.shares.into_inner()))
+        Ok(asked.into_iter().map(spec).collect())
     }
 
     /// Checks that layers can be cut into so many parts. Fails when no layer can be cut, a tensor has too few features, or
     /// things cannot be shared out evenly: the message names the model, the tensor or the things.
     pub fn check_parts(&self, parts: usize) -> Result<()> {
-        let (parameters, shares) = self.asked(0..self.len())?;
-        if parameters.iter().all(|spec| spec.cut.is_none()) {
-            return refuse(format!("{} is split in stages only", self.name));
+        let group = Arc::new(Silent { parts, device: Device::Cpu });
+        match self.asked(0..self.len(), group)?.iter().any(|spec| spec.cut.is_some()) {
+            true => Ok(()),
+            false => refuse(format!("{} is split in stages only", self.name)),
         }
-        shares.iter().try_for_each(|(what, &count)| check_share(what, count, parts))?;
-        parameters.iter().try_for_each(|spec| spec.check(parts))
     }
 
     // ANCHOR: build
@@ -293,7 +277,7 @@ impl Layers {
             Some((spec, axis)) if of_values.world_size() > 1 => {
                 let whole = initial::value(name, &spec.shape.clone().into(), init, seed, dtype)?;
                 // A view would keep the whole tensor in memory.
-                sharding::part(&whole, axis, &of_values)?.force_contiguous()
+                tensor_parallel::part(&whole, axis, &of_values)?.force_contiguous()
             }
             _ => initial::value(name, shape, init, seed, dtype),
         };
@@ -311,7 +295,7 @@ impl Layers {
         let whole = |(name, value): (String, Tensor)| match shared(&parameters, &name) {
             Some((spec, axis)) if group.world_size() > 1 => {
                 let part = value.to_device(group.device())?;
-                let whole = sharding::join(&part, axis, spec.shape[axis], group)?;
+                let whole = tensor_parallel::join(&part, axis, spec.shape[axis], group)?;
                 Ok((name, whole.to_device(&Device::Cpu)?))
             }
             _ => Ok((name, value)),
@@ -320,6 +304,41 @@ impl Layers {
     }
     // ANCHOR_END: parts
 }
+
+// ANCHOR: silent
+/// The first of the ranks that share a layer, without the others: they receive nothing, and send zeros.
+pub(crate) struct Silent {
+    pub(crate) parts: usize,
+    pub(crate) device: Device,
+}
+
+impl Communicator for Silent {
+    fn rank(&self) -> usize {
+        0
+    }
+
+    fn world_size(&self) -> usize {
+        self.parts
+    }
+
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn send(&self, _: usize, _: &Tensor) -> std::result::Result<(), communicator::Error> {
+        Ok(())
+    }
+
+    fn recv(
+        &self,
+        _: usize,
+        shape: &Shape,
+        dtype: DType,
+    ) -> std::result::Result<Tensor, communicator::Error> {
+        Ok(Tensor::zeros(shape, dtype, &self.device)?)
+    }
+}
+// ANCHOR_END: silent
 
 /// A source of tensors without memory. It notes the name and the shape of each parameter.
 struct Blank<'a>(&'a Mutex<Vec<(String, Shape)>>);

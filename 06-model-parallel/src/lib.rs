@@ -14,7 +14,7 @@
 //! // One unit of time forward, two backward; a message takes none. A micro-batch's activations take one unit of memory.
 //! let timeline = checked.simulate(&[Cost::UNITS; 4], 0.0)?;
 //! assert_eq!(timeline.bubble(), 3.0 / 11.0);
-//! assert_eq!(timeline.peak(0).activations, 4);
+//! assert_eq!(timeline.held(0).peak.activations, 4);
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -42,7 +42,6 @@ pub mod execute;
 pub mod gantt;
 pub mod generate;
 pub mod gpt;
-pub mod held;
 pub mod instructions;
 pub mod layers;
 pub mod mesh;

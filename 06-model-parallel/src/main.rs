@@ -73,7 +73,7 @@ fn train_rank(
     let units = checked.schedule().units_of(mesh.coordinate(all.rank(), Axis::Pipeline));
     let units = units.map(build).collect::<Result<_, _>>()?;
     let settings = Settings { by_shards: way.by_shards, ..Settings::of(layers) };
-    let executor = Executor::with(checked, units, all.clone(), *mesh, training.sample(), settings)?;
+    let executor = Executor::new(checked, units, all.clone(), *mesh, training.sample(), settings)?;
     let (mut optimizer, warm_up) = (flags.optimizer(), flags.extras.warm_up);
     let whole = || executor.whole(layers.join(executor.weights().snapshot()?, &group)?);
     Trained::with(&executor, setup, (&mut *optimizer, warm_up), None, (whole, || 0), report)

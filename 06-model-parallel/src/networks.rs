@@ -11,7 +11,7 @@ use ops::{add, add_relu, conv2d_relu_pool, flatten, linear, linear_relu};
 use single_gpu::lenet::SHAPES;
 
 use crate::layers::{Builder, Layers};
-use crate::tensor_parallel::mappings::{by_column, gather, reduce};
+use crate::tensor_parallel::{by_column, gather, reduce};
 
 impl Layers {
     // ANCHOR: dense

@@ -12,18 +12,17 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use candle_core::{DType, Device, ModuleT, Result as TensorResult, Shape, Tensor, Var};
+use candle_core::{DType, Device, ModuleT, Result as TensorResult, Tensor, Var};
 use concise_wrapper::optimizer::Optimizer;
 use concise_wrapper::{Network, Precision};
 use ops::backward::{backward_from, backward_in_halves};
 use ops::size_in_bytes;
-use params_and_allreduce::communicator::{self, Communicator, SharedCommunicator};
+use params_and_allreduce::communicator::SharedCommunicator;
 
 use crate::Refused;
-use crate::bytes::Cost;
+use crate::bytes::{Cost, activations};
 use crate::check::Checked;
-use crate::held::activations;
-use crate::layers::Layers;
+use crate::layers::{Layers, Silent};
 
 // ANCHOR: cut
 /// Cuts layers of these costs into stages with the smallest largest stage.
@@ -205,36 +204,6 @@ fn once<M: ModuleT>(
     Ok((output.detach(), cost))
 }
 // ANCHOR_END: measure
-
-// ANCHOR: silent
-/// The first of the ranks that share a layer, without the others: they receive nothing, and send zeros.
-struct Silent {
-    parts: usize,
-    device: Device,
-}
-
-impl Communicator for Silent {
-    fn rank(&self) -> usize {
-        0
-    }
-
-    fn world_size(&self) -> usize {
-        self.parts
-    }
-
-    fn device(&self) -> &Device {
-        &self.device
-    }
-
-    fn send(&self, _: usize, _: &Tensor) -> Result<(), communicator::Error> {
-        Ok(())
-    }
-
-    fn recv(&self, _: usize, shape: &Shape, dtype: DType) -> Result<Tensor, communicator::Error> {
-        Ok(Tensor::zeros(shape, dtype, &self.device)?)
-    }
-}
-// ANCHOR_END: silent
 
 // ANCHOR: shorten
 /// Moves the borders of a cut, a layer at a time, as long as that makes the predicted step shorter.

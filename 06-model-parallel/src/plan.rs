@@ -1,6 +1,7 @@
 //! From flags to the ways in which the program trains the model.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ops::Range;
 
 use anyhow::{Result, bail};
@@ -8,11 +9,11 @@ use concise_wrapper::launch::Launch;
 use harness::cli::{UsageError, each_once};
 use harness::report::counted;
 use itertools::Itertools as _;
-use model_parallel::execute::Held;
 use model_parallel::layers::Layers;
 use model_parallel::mesh::{Axis, Mesh};
 use model_parallel::partition::{self, shorten};
 use model_parallel::runs::Training;
+use model_parallel::simulate::Held;
 use model_parallel::{Checked, Cost, Kind, Timeline, UNBOUNDED, check};
 
 use crate::arguments::Arguments;
@@ -67,7 +68,7 @@ impl Way {
     pub(crate) fn held(&self, device: usize) -> Option<Held> {
         let step = self.predicted.as_ref().filter(|_| !self.by_shards)?;
         let stage = self.mesh.coordinate(device, Axis::Pipeline);
-        Some(Held { peak: step.peak(stage), total: step.peak_total(stage), sent: 0 })
+        Some(step.held(stage))
     }
 
     /// The name, and the number of devices if there are several.
@@ -220,40 +221,33 @@ impl Prepared {
         let Self { flags, training, ways } = self;
         let of_text = training.layers.takes_tokens();
         let mut predicted = ways.iter_mut().filter(|way| of_text || way.has_stages()).collect_vec();
-        if predicted.is_empty() {
-            return Ok(());
-        }
-        let (device, each) =
-            (training.several.slots()[0].open()?, partition::each(training.layers.len()));
-        let (mut known, mut notes) = (HashMap::new(), Vec::new());
-        let mut costs =
-            |units: &[Range<usize>], shards: usize, parts: usize| -> Result<Vec<Cost>> {
-                let key = (units.to_vec(), shards, parts);
-                if !known.contains_key(&key) {
-                    let optimizer = &mut *flags.optimizer();
-                    let found = training.costs(&device, units, (shards, parts), optimizer)?;
-                    known.insert(key.clone(), found);
+        let (mut known, mut notes) = (HashMap::<_, Vec<Cost>>::new(), Vec::new());
+        let mut costs = |shards: usize, parts: usize| -> Result<Vec<Cost>> {
+            Ok(match known.entry((shards, parts)) {
+                Entry::Occupied(found) => found.get().clone(),
+                Entry::Vacant(key) => {
+                    key.insert(training.costs((shards, parts), &mut *flags.optimizer())?).clone()
                 }
-                Ok(known[&key].clone())
-            };
+            })
+        };
         // The smallest micro-batches belong to the schedules that should be fast.
         let most = predicted.iter().filter(|way| way.has_stages()).map(|way| way.shards).max();
-        let totals = most.map(|most| costs(&each, most, 1)).transpose()?.unwrap_or_default();
+        let totals = most.map(|most| costs(most, 1)).transpose()?.unwrap_or_default();
         let totals = totals.iter().map(Cost::total).collect_vec();
         for way in &mut predicted {
+            let layers = costs(way.shards, way.mesh.tensor)?;
             let mut how = "as asked";
             if flags.cut.is_empty() && way.has_stages() {
                 (how, way.cut) = ("by measured cost", partition::cut(&totals, way.cut.len())?);
                 if way.kind.chunks() > 1 {
-                    let each = costs(&each, way.shards, 1)?;
-                    way.cut = shorten(&way.checked, &each, way.cut.clone())?;
+                    way.cut = shorten(&way.checked, &layers, way.cut.clone())?;
                 }
             }
             notes.extend(way.has_stages().then(|| way.note(how, &totals)));
             // One device has no replicas: a sum is an addition for each other replica.
-            let mut of_units = costs(&way.cut, way.shards, way.mesh.tensor)?;
-            of_units.iter_mut().for_each(|it| it.all_reduce *= (way.mesh.data - 1) as f64);
-            way.predicted = Some(way.checked.simulate(&of_units, 0.0)?);
+            let mut units = Cost::of_parts(&layers, &way.cut);
+            units.iter_mut().for_each(|it| it.all_reduce *= (way.mesh.data - 1) as f64);
+            way.predicted = Some(way.checked.simulate(&units, 0.0)?);
         }
         training.notes.extend(notes.into_iter().unique());
         Ok(())

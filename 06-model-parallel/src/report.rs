@@ -13,9 +13,9 @@ use harness::verdict::{Doubt, Speed, ranked, rounding, rounding_test};
 use itertools::Itertools as _;
 use model_parallel::Timeline;
 use model_parallel::bytes::megabytes;
-use model_parallel::execute::Held;
 use model_parallel::generate::print_text;
 use model_parallel::runs::{self, Trained, draw_steps, largest_error, write};
+use model_parallel::simulate::Held;
 use serde_json::json;
 
 use crate::plan::{Prepared, Way, range};
@@ -46,10 +46,7 @@ pub(crate) fn outcome<'a>(
     let Outcome { trained, seconds_per_step, steps, .. } = &outcome;
     let [predicted, measured] =
         steps.as_ref().map(|it| it.each_ref().map(Some)).unwrap_or_default();
-    let peaks = |it: &Timeline| {
-        let of_stage = |stage| json!({"peak": it.peak(stage), "total": it.peak_total(stage)});
-        (0..it.stages).map(of_stage).collect_vec()
-    };
+    let held = |it: &Timeline| (0..it.stages).map(|stage| it.held(stage)).collect_vec();
     if let Some(metrics) = &mut outputs.metrics {
         let line = json!({
             "run": way.name,
@@ -60,7 +57,7 @@ pub(crate) fn outcome<'a>(
             "predicted_bubble": predicted.map(Timeline::bubble),
             "measured": measured,
             "measured_bubble": measured.map(Timeline::bubble),
-            "predicted_held": predicted.map(peaks),
+            "predicted_held": predicted.map(held),
         });
         metrics.write_json("split", &line)?;
     }

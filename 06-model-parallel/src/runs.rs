@@ -1,7 +1,6 @@
 //! The runs of a program: stages 6 and 7 prepare, train, measure and draw their runs alike.
 
 use std::io;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -13,7 +12,7 @@ use concise_wrapper::optimizer::Optimizer;
 use concise_wrapper::weights::Snapshot;
 use concise_wrapper::{Error, Model as _, Store, sizing, text, train};
 use datasets::TextArguments;
-use devices::{ComputeDevice, DevicePlan};
+use devices::DevicePlan;
 use drawing::Place;
 use harness::cli::{ReportArguments, UsageError, whole};
 use harness::records::EpochRecord;
@@ -27,19 +26,20 @@ use params_and_allreduce::communicator::SharedCommunicator;
 use trainer::memory::{Footprint, NetworkSize};
 use trainer::{TrainArguments, TrainSetup};
 
+use crate::execute::Executor;
 use crate::execute::unit::Unit;
-use crate::execute::{Executor, Held};
 use crate::gantt::chart;
 use crate::gpt::Gpt;
 use crate::layers::{Layers, ParameterSpec};
 use crate::mesh::Mesh;
 use crate::partition::{self, Setting};
+use crate::simulate::Held;
 use crate::{Cost, Timeline};
 
 /// On a CPU, the number of training and test images without `--train-size` and `--test-size`.
 const IMAGES_ON_A_CPU: (usize, usize) = (10_240, 2_000);
 
-/// The number of times that each unit is measured. The least counts.
+/// The number of times that each layer is measured. The least counts.
 const TRIES: usize = 5;
 
 /// The flags of a GPT and its text. The width is a flag of the program.
@@ -235,11 +235,10 @@ impl Training {
         if devices == 1 { &self.one } else { &self.several }
     }
 
-    /// Measures the cost of units on a device. A batch has so many micro-batches, and so many ranks share each layer.
+    /// Measures the cost of each layer on the first device. A batch has so many micro-batches, and so many ranks share each
+    /// layer.
     pub fn costs(
         &self,
-        device: &ComputeDevice,
-        units: &[Range<usize>],
         (micro_batches, parts): (usize, usize),
         optimizer: &mut (dyn Optimizer + Send),
     ) -> Result<Vec<Cost>> {
@@ -247,8 +246,10 @@ impl Training {
         let batch = setup.options.batch_size.min(setup.data.train.len());
         let rows = batch.div_ceil(micro_batches);
         let setting = Setting { sample: self.sample(), rows, tries: TRIES, parts };
-        let (dtype, on) = (setup.dtype, device.tensors());
-        Ok(device.run(|| partition::measure(layers, units, setting, dtype, on, optimizer))?)
+        let (units, dtype) = (partition::each(layers.len()), setup.dtype);
+        let device = self.several.slots()[0].open()?;
+        let on = device.tensors();
+        Ok(device.run(|| partition::measure(layers, &units, setting, dtype, on, optimizer))?)
     }
 
     /// Fails on a rank with other settings than rank 0. The executor and the training loop compare further settings.

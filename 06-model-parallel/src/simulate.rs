@@ -80,25 +80,38 @@ impl Timeline {
         if time > 0.0 { 1.0 - busy / time } else { 0.0 }
     }
 
-    /// The most bytes of each kind that a stage holds at one time. The kinds may have their peaks at different times.
-    pub fn peak(&self, stage: usize) -> Bytes {
-        peaks(self.of_stage(stage)).0
-    }
-
-    /// The most bytes of all kinds together that a stage holds at one time.
-    pub fn peak_total(&self, stage: usize) -> usize {
-        peaks(self.of_stage(stage)).1
+    /// The bytes that a stage holds, without those that it sends.
+    pub fn held(&self, stage: usize) -> Held {
+        Held::of(self.of_stage(stage))
     }
 }
 
-/// The most bytes of each kind, and of all kinds together, during any of the spans.
-pub(crate) fn peaks<'a>(spans: impl IntoIterator<Item = &'a Span>) -> (Bytes, usize) {
-    spans.into_iter().fold(
-        Default::default(),
-        |(peak, total): (Bytes, usize), Span { held, .. }| {
-            (peak.with(*held, usize::max), total.max(held.total()))
-        },
-    )
+/// The bytes that a device holds in training, and those that it sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// The most bytes of each kind at one time. The kinds may have their peaks at different times. Activations are the
+    /// tensors that the computation graph holds; operations may keep more.
+    #[serde(flatten)]
+    pub peak: Bytes,
+    /// The most bytes of all kinds together at one time.
+    pub total: usize,
+    /// The bytes of activations and gradients that the device sends in a step.
+    pub sent: usize,
+}
+
+impl Held {
+    /// The most bytes during any of the spans.
+    pub(crate) fn of<'a>(spans: impl IntoIterator<Item = &'a Span>) -> Self {
+        spans.into_iter().fold(Self::default(), |most, Span { held, .. }| {
+            most.max(Self { peak: *held, total: held.total(), sent: 0 })
+        })
+    }
+
+    /// The larger of each number.
+    pub(crate) fn max(self, other: Self) -> Self {
+        let peak = self.peak.with(other.peak, usize::max);
+        Self { peak, total: self.total.max(other.total), sent: self.sent.max(other.sent) }
+    }
 }
 // ANCHOR_END: metrics
 
@@ -122,9 +135,7 @@ pub(crate) fn simulate(
     if let Some(wrong) = times.into_iter().find(|seconds| !seconds.is_finite() || *seconds < 0.0) {
         return Err(Refused(format!("{wrong} s is no time that something takes")));
     }
-    let work = |it: Instruction| costs[it.unit].seconds(it.action);
-    let handling = |it: Instruction| costs[it.unit].handling(it.action);
-    let mut spans = run(schedule, capacity, message, work, handling)
+    let mut spans = run(schedule, capacity, costs, message)
         .expect("a checked schedule has no deadlock, however long the passes take");
     let held = weigh(schedule, costs, spans.iter().map(|it| (it.stage, it.instruction)));
     spans.iter_mut().zip(held).for_each(|(span, held)| span.held = held);
@@ -202,17 +213,15 @@ impl Traffic {
 }
 
 /// Executes a schedule without a device: the spans of all stages in stage order, or the stages that wait when no stage
-/// can go on. Time starts at 0. A message takes `message` seconds, and another instruction takes `work` seconds.
+/// can go on. Time starts at 0. A message takes `message` seconds.
 ///
 /// Each stage has a clock of its own, and goes on until it waits for another stage. The result does not depend on the
-/// order of the stages' turns. All replicas do the same at the same time. Of a collective's time, the stage itself spends
-/// `handling` seconds.
+/// order of the stages' turns. All replicas do the same at the same time.
 pub(crate) fn run(
     schedule: &Schedule,
     capacity: usize,
+    costs: &[Cost],
     message: f64,
-    work: impl Fn(Instruction) -> f64,
-    handling: impl Fn(Instruction) -> f64,
 ) -> Result<Vec<Span>, Vec<Wait>> {
     let mut channels = BTreeMap::<_, Traffic>::new();
     let mut spans: Vec<Vec<Span>> = vec![Vec::new(); schedule.stages()];
@@ -226,6 +235,7 @@ pub(crate) fn run(
         for (stage, (list, done)) in schedule.lists.iter().zip(&mut spans).enumerate() {
             while let Some(&instruction) = list.get(done.len()) {
                 let (mut start, Instruction { unit, action }) = (clocks[stage], instruction);
+                let seconds = costs[unit].seconds(action);
                 let end_of = |gathers| ends.get(&(unit, gathers)).copied().unwrap_or(0.0);
                 let (end, on) = match (action, schedule.message(instruction)) {
                     (_, Some(it)) => {
@@ -242,17 +252,17 @@ pub(crate) fn run(
                         clocks[stage] = start.max(room);
                         start = clocks[stage].max(streams[stage]);
                         starts[stage].push(start);
-                        clocks[stage] += handling(instruction);
-                        streams[stage] = start + work(instruction);
+                        clocks[stage] += costs[unit].handling(action);
+                        streams[stage] = start + seconds;
                         ends.insert((unit, action == Action::Gather), streams[stage]);
                         (Some(streams[stage]), stage)
                     }
                     (Action::Wait, _) => (Some(start.max(end_of(true))), stage),
                     (Action::Update, _) => {
                         start = start.max(end_of(false));
-                        (Some(start + work(instruction)), stage)
+                        (Some(start + seconds), stage)
                     }
-                    _ => (Some(start + work(instruction)), stage),
+                    _ => (Some(start + seconds), stage),
                 };
                 let Some(end) = end else {
                     let step = Step { stage, position: done.len(), instruction };

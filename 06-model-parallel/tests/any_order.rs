@@ -349,7 +349,8 @@ fn a_list_may_update_its_units_in_any_order() {
         let case = dense();
         let unit = |layers: Range<usize>| case.build(layers, &Alone(Device::Cpu).into());
         let (units, mesh) = (vec![unit(0..2)?, unit(2..5)?], Mesh::pipeline(1));
-        let executor = Executor::new(&checked, units, rank.into(), mesh, case.sample)?;
+        let executor =
+            Executor::new(&checked, units, rank.into(), mesh, case.sample, Settings::IMAGES)?;
         let found = executor.backward(&case.share(0, SAMPLES, 1))?.gradients;
         let parameters = executor.weights().parameters.iter();
         let expected = parameters.map(|named| named.tensor.dims().to_vec()).collect::<Vec<_>>();

@@ -19,11 +19,11 @@ pub(crate) use datasets::{CLASSES, Dataset, PIXELS, SAMPLE};
 pub(crate) use devices::DevicePlan;
 pub(crate) use harness::records::{BatchSums, TrainOptions};
 pub(crate) use harness::report::Report;
+pub(crate) use model_parallel::execute::Settings;
 pub(crate) use model_parallel::execute::unit::Whole;
 pub(crate) use model_parallel::layers::{Layers, Stage};
 pub(crate) use model_parallel::mesh::{Axis, Mesh};
-pub(crate) use model_parallel::tensor_parallel::mappings::{by_column, by_row, gather};
-pub(crate) use model_parallel::tensor_parallel::sharding::part;
+pub(crate) use model_parallel::tensor_parallel::{by_column, by_row, gather, part};
 pub(crate) use model_parallel::{
     Action, Bytes, Checked, Cost, Executor, Instruction, Kind, Schedule, Timeline, UNBOUNDED, check,
 };

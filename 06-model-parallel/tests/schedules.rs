@@ -100,7 +100,7 @@ fn what_cannot_be_generated_is_refused() {
 fn activations_alive() {
     let alive = |checked: &Checked| -> Vec<usize> {
         let units = timeline(checked, 1.0, 1.0, 1.0);
-        (0..units.stages).map(|stage| units.peak(stage).activations).collect()
+        (0..units.stages).map(|stage| units.held(stage).peak.activations).collect()
     };
     for (p, m, checked) in all(Kind::Naive) {
         assert_eq!(alive(&checked), vec![1; p], "naive {p} × {m}");

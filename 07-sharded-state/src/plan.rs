@@ -7,10 +7,10 @@ use concise_wrapper::slow_link::Slowness;
 use harness::cli::UsageError;
 use harness::report::counted;
 use harness::report::file::LazyFile;
-use model_parallel::execute::Held;
 use model_parallel::mesh::Mesh;
 use model_parallel::runs::Training;
-use model_parallel::{Checked, Timeline, UNBOUNDED, check, partition};
+use model_parallel::simulate::Held;
+use model_parallel::{Checked, Timeline, UNBOUNDED, check};
 use sharded_state::{Sharing, Strategy, memory};
 
 use crate::arguments::Arguments;
@@ -83,13 +83,11 @@ impl Prepared {
     /// Measures the units on the first device, for each size of a micro-batch. Then predicts all runs.
     pub(crate) fn predict(&mut self) -> Result<()> {
         let (slowness, Self { flags, training, runs }) = (self.slowness(), self);
-        let (device, units) =
-            (training.several.slots()[0].open()?, partition::each(training.layers.len()));
         for of_ranks in runs.chunk_by_mut(|a, b| a.mesh == b.mesh) {
             let (Mesh { data: ranks, tensor, .. }, adamw) =
                 (of_ranks[0].mesh, &mut AdamW::default());
             let pieces = (ranks * flags.micro_batches, tensor);
-            let mut costs = training.costs(&device, &units, pieces, adamw)?;
+            let mut costs = training.costs(pieces, adamw)?;
             for cost in &mut costs {
                 // Around a ring, a rank sends all chunks but one, for each half of an all-reduce.
                 let half = cost.parameters * (ranks - 1) / ranks;
@@ -101,7 +99,7 @@ impl Prepared {
             for run in of_ranks {
                 run.step = run.checked.simulate(&costs, 0.0)?;
                 let sent = memory::sent(run.strategy.sharing, &costs, ranks);
-                run.held = Held { peak: run.step.peak(0), total: run.step.peak_total(0), sent };
+                run.held = Held { sent, ..run.step.held(0) };
             }
         }
         Ok(())

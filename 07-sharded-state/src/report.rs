@@ -7,9 +7,9 @@ use harness::report::{Table, line, paragraph, seconds};
 use harness::verdict::{Doubt, ranked, rounding, rounding_test};
 use itertools::Itertools as _;
 use model_parallel::bytes::megabytes;
-use model_parallel::execute::Held;
 use model_parallel::generate::print_text;
 use model_parallel::runs::{self, Trained, draw_steps, largest_error};
+use model_parallel::simulate::Held;
 use model_parallel::{Bytes, Timeline};
 use serde_json::json;
 

@@ -42,7 +42,7 @@ pub(crate) fn train_rank(
     let build = |unit| layers.build_part(unit..unit + 1, seed, dtype, device.tensors(), &group);
     if strategy.sharing == Sharing::Ddp {
         let units = (0..layers.len()).map(build).collect::<Result<_, _>>()?;
-        let executor = Executor::with(checked, units, comm, *mesh, sample, settings)?;
+        let executor = Executor::new(checked, units, comm, *mesh, sample, settings)?;
         let whole = || executor.whole(layers.join(executor.weights().snapshot()?, &group)?);
         let of_ddp = ("sharing", "ddp".to_owned());
         checkpoints.iter_mut().for_each(|it| it.configuration.extend([of_ddp.clone()]));

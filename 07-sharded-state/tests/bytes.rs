@@ -27,7 +27,7 @@ fn simulated(case: &Case, strategy: Strategy, costs: &[Cost]) -> Bytes {
     let first = costs.iter().position(|unit| unit.parameters > 0).unwrap();
     let schedule = case.schedule(strategy).trained_from(first);
     let checked = check(schedule, UNBOUNDED).unwrap();
-    checked.simulate(costs, 0.0).unwrap().peak(0)
+    checked.simulate(costs, 0.0).unwrap().held(0).peak
 }
 
 #[test]

@@ -290,7 +290,7 @@ impl Case {
         let (comm, sample) = (comm.shared(), self.net.sample());
         let networks = (0..self.units()).map(|unit| self.network(unit..unit + 1, &comm, device));
         let networks = networks.collect::<Result<_, _>>()?;
-        Executor::with(checked, networks, comm, self.mesh(), sample, self.settings())
+        Executor::new(checked, networks, comm, self.mesh(), sample, self.settings())
     }
 
     /// The executor of a rank whose units are in chunks.

@@ -209,8 +209,9 @@ impl Run {
     ) -> Result<Trained, Error> {
         let build = |unit| layers.build(unit..unit + 1, 1, DType::F64, &Device::Cpu);
         let networks = (0..layers.len()).map(build).collect::<Result<_, _>>()?;
+        let (mesh, settings) = (self.mesh(), Settings::IMAGES);
         let executor =
-            Executor::<Whole<_>>::new(checked, networks, rank.into(), self.mesh(), &SAMPLE)?;
+            Executor::<Whole<_>>::new(checked, networks, rank.into(), mesh, &SAMPLE, settings)?;
         let store = self.checkpoints.as_ref().map(|it| it as &dyn Store);
         let (losses, records) = self.steps(&executor, data, store)?;
         Ok(Trained { weights: sorted(executor.weights().snapshot()?), losses, records })

@@ -175,7 +175,7 @@ pub(crate) fn on_rank(
     if plan.strategy.sharing == Sharing::Ddp {
         let units = checked.schedule().units_of(mesh.coordinate(comm.rank(), Axis::Pipeline));
         let units = units.map(build).collect::<Result<_, _>>()?;
-        let executor = Executor::with(checked, units, comm, mesh, sample, settings)?;
+        let executor = Executor::new(checked, units, comm, mesh, sample, settings)?;
         return timed(&executor, &share, rank, steps);
     }
     let unit = |unit, all: &_| Sharded::new(unit, build(unit)?, all);

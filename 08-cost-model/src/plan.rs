@@ -140,9 +140,9 @@ impl Plan {
         let longest = costs.iter().skip(1).map(|it| it.input).max().unwrap_or(0);
         let checked = check(self.schedule(units.len())?, UNBOUNDED)?;
         let timeline = checked.simulate(&costs, hosts.inside.message(longest as f64))?;
-        let held = (0..timeline.stages).map(|of| (timeline.peak_total(of), timeline.peak(of)));
-        let (total, peak) = held.max_by_key(|(total, _)| *total).unwrap_or_default();
-        let step = Step { seconds: timeline.makespan(), peak, total };
+        let held = (0..timeline.stages).map(|of| timeline.held(of));
+        let held = held.max_by_key(|held| held.total).unwrap_or_default();
+        let step = Step { seconds: timeline.makespan(), peak: held.peak, total: held.total };
         Ok(Predicted { plan: *self, checked, units, step })
     }
 }

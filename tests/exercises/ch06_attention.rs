@@ -5,7 +5,7 @@
 use candle_core::{DType, Device, Result, Tensor};
 use exercises::attention::Attention;
 use exercises::two_layers::Layer;
-use model_parallel::tensor_parallel::mappings::{by_column, by_row, copy, reduce};
+use model_parallel::tensor_parallel::{by_column, by_row, copy, reduce};
 use ops::softmax;
 use params_and_allreduce::communicator::SharedCommunicator;
 use split_batch::shard_range;

@@ -25,21 +25,10 @@ impl<M: ModuleT> Executor<Whole<M>> {
     /// The executor of a stage on one rank of `mesh`. All ranks call this together.
     ///
     /// `networks` are the units of the stage: [`Schedule::units_of`]. From now on their batch norms normalise by
-    /// micro-batch. `sample` is the shape of one sample of the data, such as `[1, 28, 28]`, or `[64]` for 64 tokens. The
-    /// settings are those of images. Fails when mesh, schedule and networks do not fit together, when two stages have a
-    /// tensor of one name, or when another rank stops or stalls.
+    /// micro-batch. `sample` is the shape of one sample of the data, such as `[1, 28, 28]`, or `[64]` for 64 tokens. Fails
+    /// when mesh, schedule and networks do not fit together, when two stages have a tensor of one name, or when another
+    /// rank stops or stalls.
     pub fn new(
-        checked: &Checked,
-        networks: Vec<Network<M>>,
-        all: SharedCommunicator,
-        mesh: Mesh,
-        sample: &[usize],
-    ) -> Result<Self, Error> {
-        Self::with(checked, networks, all, mesh, sample, Settings::IMAGES)
-    }
-
-    /// [`new`](Self::new), with other settings.
-    pub fn with(
         checked: &Checked,
         networks: Vec<Network<M>>,
         all: SharedCommunicator,

@@ -18,8 +18,8 @@ use trainer::StepSums;
 
 use super::unit::Unit;
 use super::{Executor, Placed, batch_of, refuse};
-use crate::bytes::Bytes;
-use crate::held::activations;
+use crate::bytes::{Bytes, activations};
+use crate::gantt::words;
 use crate::instructions::{Action, Carries, Instruction, Key, Message, Schedule};
 use crate::simulate::Span;
 
@@ -96,7 +96,12 @@ impl<'a, U: Unit> StepState<'a, U> {
         let of_unit = executor.unit(unit);
         // To wait for the sum over the replicas is no work.
         let summed = if action == Action::Update { of_unit.take_gradients()? } else { Vec::new() };
-        let (start, _span) = (executor.now(), span(action).entered());
+        let name = words(action).2;
+        let _span = match action.computes() {
+            true => info_span!(target: COMPUTE, "instruction", name, %instruction).entered(),
+            false => info_span!(target: COMMUNICATION, "instruction", name, %instruction).entered(),
+        };
+        let start = executor.now();
         self.held = Bytes::default();
         self.weigh(bytes_of_gradients(&summed));
         match (action, self.schedule.message(instruction)) {
@@ -329,29 +334,3 @@ fn take<K: Ord + fmt::Debug, T>(from: &mut BTreeMap<K, T>, key: K, what: &str) -
     }
 }
 // ANCHOR_END: update
-
-/// The span of an instruction in a trace: on the track of a device's computations, or of its messages.
-fn span(action: Action) -> tracing::Span {
-    macro_rules! span {
-        ($track:expr, $name:literal, $i:expr) => {
-            info_span!(target: $track, $name, micro_batch = $i)
-        };
-    }
-    match action {
-        Action::Forward(i) | Action::ForwardOnly(i) => span!(COMPUTE, "forward", i),
-        Action::Backward(i) | Action::BackwardInput(i) => span!(COMPUTE, "backward", i),
-        Action::BackwardWeight(i) => span!(COMPUTE, "backward, weights", i),
-        Action::Recompute(i) => span!(COMPUTE, "forward again", i),
-        Action::AllReduce | Action::ReduceScatter => {
-            info_span!(target: COMMUNICATION, "start a sum")
-        }
-        Action::Gather => info_span!(target: COMMUNICATION, "start a gather"),
-        Action::Wait => info_span!(target: COMMUNICATION, "wait for parameters"),
-        Action::Free => info_span!(target: COMMUNICATION, "free parameters"),
-        Action::Update => info_span!(target: COMPUTE, "update"),
-        Action::RecvActivation(i) => span!(COMMUNICATION, "receive activation", i),
-        Action::SendActivation(i) => span!(COMMUNICATION, "send activation", i),
-        Action::RecvGradient(i) => span!(COMMUNICATION, "receive gradient", i),
-        Action::SendGradient(i) => span!(COMMUNICATION, "send gradient", i),
-    }
-}

@@ -1,7 +1,7 @@
 //! A unit on one rank: its layers, the sum of its gradients, and its update.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -69,9 +69,8 @@ pub struct Replicas {
     settings: Settings,
     /// `None` with one replica.
     thread: Option<Worker<Done>>,
-    /// The collectives that were started and whose results are not taken.
-    started: RefCell<HashSet<Instruction>>,
-    done: RefCell<HashMap<Instruction, Vec<Tensor>>>,
+    /// The collectives that were started and whose results are not taken, each with its result as soon as it is there.
+    started: RefCell<HashMap<Instruction, Option<Vec<Tensor>>>>,
     times: RefCell<Vec<[Instant; 2]>>,
 }
 
@@ -91,8 +90,8 @@ impl Replicas {
     ) -> Result<Self, Error> {
         let several = comm.world_size() > 1;
         let thread = several.then(|| Worker::with_queue(&comm, QUEUE)).transpose()?;
-        let (started, done, times) = Default::default();
-        Ok(Self { comm, tree, settings, thread, started, done, times })
+        let (started, times) = Default::default();
+        Ok(Self { comm, tree, settings, thread, started, times })
     }
 
     /// Starts the collective of an instruction: the second thread does `job` with the second connection, after the
@@ -112,7 +111,7 @@ impl Replicas {
             let result = job(comm)?;
             Ok::<_, communicator::Error>(Done { of, result, times: [start, Instant::now()] })
         };
-        self.started.borrow_mut().insert(of);
+        self.started.borrow_mut().insert(of, None);
         match &self.thread {
             Some(thread) => thread.add(job),
             None => self.keep(job(&self.comm)?),
@@ -122,25 +121,23 @@ impl Replicas {
 
     /// Whether a collective was started, and its result is not taken.
     pub fn is_on_its_way(&self, of: Instruction) -> bool {
-        self.started.borrow().contains(&of)
+        self.started.borrow().contains_key(&of)
     }
 
     /// Waits for the result of a collective that was started.
     pub fn take(&self, of: Instruction) -> Result<Vec<Tensor>, Error> {
-        if !self.started.borrow_mut().remove(&of) {
-            return refuse(format!("no {of} was started"));
+        let is_there = || self.started.borrow().get(&of).map(Option::is_some);
+        while let (Some(false), Some(thread)) = (is_there(), &self.thread) {
+            self.keep(thread.next()?);
         }
-        loop {
-            let result = self.done.borrow_mut().remove(&of);
-            match (result, &self.thread) {
-                (None, Some(thread)) => self.keep(thread.next()?),
-                (result, _) => return Ok(result.expect("one replica does its jobs at once")),
-            }
+        match self.started.borrow_mut().remove(&of).flatten() {
+            Some(result) => Ok(result),
+            None => refuse(format!("no {of} was started")),
         }
     }
 
     fn keep(&self, Done { of, result, times }: Done) {
-        self.done.borrow_mut().insert(of, result);
+        self.started.borrow_mut().insert(of, Some(result));
         self.times.borrow_mut().push(times);
     }
 

@@ -3,7 +3,7 @@
 use candle_core::{Module, Result};
 use candle_nn::init::{Init, ONE, ZERO};
 use model_parallel::layers::Builder;
-use model_parallel::tensor_parallel::mappings::copy;
+use model_parallel::tensor_parallel::copy;
 use ops::{
     add, causal_attention, embedding, embedding_of_part, gelu_tanh, layer_norm, reshape, softmax,
 };

@@ -136,7 +136,7 @@ impl<'a> Way<'a> {
         let units = self.checked.schedule().units_of(stage).map(build).collect::<Result<_, _>>()?;
         let settings = Settings { by_shards: self.by_shards, ..Settings::of(self.layers) };
         let sample = [SIZES.context];
-        let executor = Executor::with(&self.checked, units, all, self.mesh, &sample, settings)?;
+        let executor = Executor::new(&self.checked, units, all, self.mesh, &sample, settings)?;
         Ok((executor, group))
     }
 }

@@ -51,8 +51,15 @@ fn no_stage_runs_ahead_by_more_than_a_list() {
                 linear(&flatten(x)?, &weight, &bias)
             })
         })?;
-        Executor::new(&checked, vec![network], rank.into(), Mesh::pipeline(3), &SAMPLE)?
-            .evaluate_part(&data, Part::WHOLE)
+        Executor::new(
+            &checked,
+            vec![network],
+            rank.into(),
+            Mesh::pipeline(3),
+            &SAMPLE,
+            Settings::IMAGES,
+        )?
+        .evaluate_part(&data, Part::WHOLE)
     });
     assert_eq!(ended.unwrap()[2].total().samples, 30 * BATCH as u64);
 }
@@ -102,7 +109,7 @@ fn stages_keep_nothing_of_a_forward_pass_that_nobody_differentiates() {
             Ok(Dense { weight, bias, counts: Arc::clone(&counted) })
         })?;
         let mesh = Mesh::pipeline(2);
-        Executor::new(&checked, vec![network], rank.into(), mesh, &SAMPLE)?
+        Executor::new(&checked, vec![network], rank.into(), mesh, &SAMPLE, Settings::IMAGES)?
             .evaluate_part(&data, Part::WHOLE)?;
         Ok(counts.each_ref().map(|count| count.load(Ordering::SeqCst)))
     });

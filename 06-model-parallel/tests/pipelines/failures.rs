@@ -133,7 +133,8 @@ fn a_second_thread_that_fails_or_stalls_is_named_in_time() {
             let all = Arc::new(Before { comm: rank.into(), first: || Ok(()), second });
             let network =
                 case.build(LAYERS[rank.rank() % 2].clone(), &Alone(Device::Cpu).into())?;
-            let executor = Executor::new(&checked, vec![network], all, mesh, case.sample)?;
+            let executor =
+                Executor::new(&checked, vec![network], all, mesh, case.sample, Settings::IMAGES)?;
             let LocalBatch { shards, samples } = case.share(0, 8, 4);
             let shards = shards[executor.hosts().held].to_vec();
             executor.backward(&LocalBatch { shards, samples }).map(drop)
@@ -168,7 +169,8 @@ fn a_stage_that_fails_in_an_evaluation_is_named() {
             })
         })?;
         let mesh = Mesh::pipeline(2);
-        let executor = Executor::new(&checked, vec![network], rank.into(), mesh, &SAMPLE)?;
+        let executor =
+            Executor::new(&checked, vec![network], rank.into(), mesh, &SAMPLE, Settings::IMAGES)?;
         executor.evaluate(&images(BATCH + 3)).map(drop)
     });
     let told = failure.unwrap_err().to_string();

@@ -70,7 +70,7 @@ fn the_measured_peak_is_the_predicted_number_of_micro_batches() {
             let checked = checked(kind, 4, 5);
             let (.., stages) = case.pipeline(&checked, &cut, 10);
             let units = checked.simulate(&[Cost::UNITS; 4], 0.0).unwrap();
-            let alive = (0..4).map(|stage| units.peak(stage).activations);
+            let alive = (0..4).map(|stage| units.held(stage).peak.activations);
             stages.iter().map(|measured| measured.held.peak.activations).zip(alive).collect()
         };
         let one: Vec<usize> = peaks(Kind::Naive).into_iter().map(|(bytes, _)| bytes).collect();
@@ -116,10 +116,10 @@ fn predicted_peaks_are_the_measured_peaks() {
                 let (.., measured) = case.pipeline(&checked, &cut, rows * MICRO_BATCHES);
                 for (stage, measured) in measured.iter().enumerate() {
                     let what = format!("{}, {kind}, stage {stage} of {stages}", case.name);
-                    let (peak, held) = (predicted.peak(stage), measured.held);
+                    let (peak, held) = (predicted.held(stage).peak, measured.held);
                     let error = peak.largest_error(held.peak);
                     assert!(error <= 0.1, "{what}: {peak:?} and {:?}", held.peak);
-                    let (total, of_one) = (predicted.peak_total(stage), one[0].held.total);
+                    let (total, of_one) = (predicted.held(stage).total, one[0].held.total);
                     assert!(total.abs_diff(held.total) * 10 <= held.total, "{what}: {total}");
                     // A stage of 1F1B holds less than one device with the same micro-batches.
                     let is_less = held.total < of_one;

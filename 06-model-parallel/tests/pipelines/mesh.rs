@@ -100,7 +100,8 @@ fn every_mesh_evaluates_as_one_device() {
             let group = mesh.along(&all, Axis::Tensor)?;
             let range = cut[mesh.coordinate(rank.rank(), Axis::Pipeline)].clone();
             let part = layers.build_part(range, 1, DType::F64, &Device::Cpu, &group)?;
-            Executor::new(&checked, vec![part], all, mesh, &SAMPLE)?.evaluate(&data)
+            Executor::new(&checked, vec![part], all, mesh, &SAMPLE, Settings::IMAGES)?
+                .evaluate(&data)
         });
         for sums in found.unwrap() {
             assert_eq!((sums.samples, sums.correct), (expected.samples, expected.correct));

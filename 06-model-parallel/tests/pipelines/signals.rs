@@ -73,7 +73,7 @@ fn child() {
         let records = if chunks == 0 {
             records_of(&Ddp::new(layers.remove(0), rank, Reduction::default())?)
         } else {
-            records_of(&Executor::new(&checked, layers, all, mesh, &SAMPLE)?)
+            records_of(&Executor::new(&checked, layers, all, mesh, &SAMPLE, Settings::IMAGES)?)
         };
         Ok((records?, batches.load(Ordering::SeqCst)))
     });

@@ -186,7 +186,7 @@ impl Case {
         let units = units.map(|unit| self.build(cut[unit].clone(), &group));
         let (units, settings) =
             (units.collect::<Result<_, _>>()?, Settings { by_shards, ..Settings::IMAGES });
-        let executor = Executor::with(checked, units, all, mesh, self.sample, settings)?;
+        let executor = Executor::new(checked, units, all, mesh, self.sample, settings)?;
         let steps = self.train(&executor, samples)?;
         let mine = self.layers.join(executor.weights().snapshot()?, &group)?;
         Ok((executor.whole(mine)?, steps, executor.measured()))
@@ -262,7 +262,7 @@ pub fn executor(
     sample: &[usize],
 ) -> Result<Executor<Whole<Stage>>, Error> {
     let network = layers.0.build(layers.1, 1, DType::F64, &Device::Cpu)?;
-    Executor::new(checked, vec![network], rank.into(), mesh, sample)
+    Executor::new(checked, vec![network], rank.into(), mesh, sample, Settings::IMAGES)
 }
 
 /// The executor of a rank in a mesh of two stages, with a layer each, for images.

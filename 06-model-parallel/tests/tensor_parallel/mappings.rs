@@ -1,6 +1,6 @@
 //! Each operation forward and backward, as what it is on one device.
 
-use model_parallel::tensor_parallel::mappings::{copy, reduce};
+use model_parallel::tensor_parallel::{copy, reduce};
 
 use split_batch::shard_range;
 

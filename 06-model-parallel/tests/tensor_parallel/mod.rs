@@ -42,7 +42,7 @@ fn executor(
     // One stage, and the whole batch at once.
     let schedule = Kind::Naive.schedule(1, 1).unwrap().with_replicas(mesh.data);
     let checked = check(schedule, UNBOUNDED).unwrap();
-    Ok((Executor::new(&checked, vec![part], all, mesh, sample)?, group))
+    Ok((Executor::new(&checked, vec![part], all, mesh, sample, Settings::IMAGES)?, group))
 }
 
 /// A variable of noise, N(0, 1), that depends on its name alone.

@@ -89,9 +89,9 @@ fn no_more_is_held_and_sent_than_has_to_be(answer: Answer, &case: &Case) -> Outc
     let [ours, yours] = lists
         .map(|list| checked(schedule(&list, case.0, case.1), LAWFUL).map(|it| step(&it, &costs)));
     let [ours, yours] = [ours?, yours?];
-    let [expected, got] = [&ours, &yours].map(|it| it.peak(0).parameters);
+    let [expected, got] = [&ours, &yours].map(|it| it.held(0).peak.parameters);
     expect(got <= expected, "the most bytes of parameters at one time", (expected, got), FREED)?;
-    let [expected, got] = [&ours, &yours].map(|it| it.peak(0).gradients);
+    let [expected, got] = [&ours, &yours].map(|it| it.held(0).peak.gradients);
     expect(got <= expected, "the most bytes of gradients at one time", (expected, got), EARLY)?;
     let [expected, got] = [&ours, &yours].map(|it| it.makespan());
     expect(got <= expected + 1e-9, "the seconds of a step", (expected, got), EARLY)

@@ -80,7 +80,7 @@ fn the_checker_accepts_the_list(answer: Answer, &case: &Case) -> Outcome {
 }
 
 fn two_units_are_in_memory(answer: Answer, &case: &Case) -> Outcome {
-    let got = case.step(&answer(case.list()))?.peak(0).parameters;
+    let got = case.step(&answer(case.list()))?.held(0).peak.parameters;
     let most = case.0 * UNIT / RANKS + 2 * UNIT;
     expect(got <= most, "the most bytes of parameters at one time", (most, got), TWO)
 }

@@ -128,7 +128,7 @@ fn the_units_exist(answer: Answer, case: &Case) -> Outcome {
 
 fn the_step_fits_into_the_budget(answer: Answer, case: &Case) -> Outcome {
     let units = case.answered(answer);
-    let bytes = case.step(&units)?.peak(0).activations as u64;
+    let bytes = case.step(&units)?.held(0).peak.activations as u64;
     let got = format!("{bytes} bytes with units {}", in_a_row(&units));
     let expected = format!("at most {} bytes", case.budget);
     expect(bytes <= case.budget, "the most bytes at one time", (expected, got), FITS)

@@ -68,7 +68,7 @@ fn train(name: &str, layers: &Layers, devices: usize) -> Run<Training> {
         let every = 0..layers.len();
         let part = layers.build_part(every, OPTIONS.seed, DType::F32, rank.device(), &all)?;
         let (sample, settings) = ([GPT.context], Settings::of(layers));
-        let model = Executor::with(&checked, vec![part], all.clone(), mesh, &sample, settings)?;
+        let model = Executor::new(&checked, vec![part], all.clone(), mesh, &sample, settings)?;
         let part = Training::of(name, &model, (&data, &OPTIONS))?;
         let [first, last] = part.weights;
         let whole = [layers.join(first, &all)?, layers.join(last, &all)?];

@@ -6,7 +6,7 @@ use candle_core::{Error as TensorError, ModuleT};
 use candle_nn::init::{Init, ZERO};
 use concise_wrapper::weights::Weights;
 use model_parallel::layers::Layers;
-use model_parallel::tensor_parallel::mappings::{by_column, by_row};
+use model_parallel::tensor_parallel::{by_column, by_row};
 use ops::backward::record_copy;
 use ops::{flatten, linear};
 

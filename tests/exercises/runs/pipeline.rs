@@ -53,7 +53,8 @@ impl Pipeline<'_> {
             let range = self.cut.get(rank.rank()).cloned().unwrap_or_default();
             let network = self.layers.build(range, OPTIONS.seed, DType::F32, rank.device())?;
             let (all, mesh) = (rank.into(), Mesh::pipeline(stages));
-            let model = Executor::new(self.checked, vec![network], all, mesh, &SAMPLE)?;
+            let model =
+                Executor::new(self.checked, vec![network], all, mesh, &SAMPLE, Settings::IMAGES)?;
             let model = With { model, backward };
             let part = Training::of(name, &model, (&data, &OPTIONS))?;
             let (executor, [first, last]) = (&model.model, part.weights);

@@ -160,7 +160,7 @@ impl Writer {
         facts: Vec<String>,
     ) -> anyhow::Result<Step> {
         ensure!(timeline.start() == 0.0, "time starts at 0");
-        let peaks = (0..timeline.stages).map(|stage| self.amount(timeline.peak_total(stage)));
+        let peaks = (0..timeline.stages).map(|stage| self.amount(timeline.held(stage).total));
         let (peaks, units) = (peaks.collect(), Rounded::of(timeline.makespan()));
         let lanes = timeline.lanes();
         let rows = lanes.iter().map(|lanes| self.row(lanes, labels, timeline.stages));

@@ -34,7 +34,7 @@ pub fn schedules() -> anyhow::Result<String> {
     for (group, (_, step)) in gantt.groups.iter_mut().zip(&pipelines) {
         group.note = "peak".to_owned();
         for (stage, row) in group.rows.iter_mut().enumerate() {
-            row.note = step.peak(stage).activations.to_string();
+            row.note = step.held(stage).peak.activations.to_string();
         }
     }
     Ok(gantt.svg(Place::Page))
@@ -56,7 +56,7 @@ pub fn strategies() -> anyhow::Result<String> {
         steps.push((name, checked.simulate(&[cost; sharded::UNITS], 0.0)?));
     }
     let longest = steps.iter().map(|(_, step)| step.makespan()).fold(0.0, f64::max);
-    let most = steps.iter().map(|(_, step)| step.peak_total(0)).max().unwrap_or(1) as f64;
+    let most = steps.iter().map(|(_, step)| step.held(0).total).max().unwrap_or(1) as f64;
     let parameters = (sharded::UNITS * sharded::MEMORY_UNIT / 4) as f64;
     let each = |bytes: f64| number((bytes / parameters * 10.0).round() / 10.0);
     let mut svg = Svg::new(Place::Page, &heading("The bytes of a rank during a step".to_owned()));
@@ -66,7 +66,7 @@ pub fn strategies() -> anyhow::Result<String> {
         svg.rect(&series(*kind), (x, y - FONT / 2.0), (Svg::SAMPLE, FONT), 1.0, "");
     });
     for (name, step) in &steps {
-        let peak = format!("peak {}", each(step.peak_total(0) as f64));
+        let peak = format!("peak {}", each(step.held(0).total as f64));
         svg.text("label strong", (0.0, y + LINE / 2.0), Anchor::Start, name);
         svg.text("label", (svg.width(), y + LINE / 2.0), Anchor::End, peak);
         y += LINE + HEIGHT;

@@ -69,7 +69,7 @@ fn plan(
     let facts = vec![
         format!("{} units", timeline.makespan()),
         format!("{:.1} %", 100.0 * timeline.bubble()),
-        format!("{} units", writer.amount(timeline.peak_total(0)).0),
+        format!("{} units", writer.amount(timeline.held(0).total).0),
     ];
     let step = writer.step(&timeline, &labels(), facts)?;
     Ok(Plan { kind, devices, micro_batches, links, step })

@@ -295,9 +295,14 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
         let entered = attached.remove::<Entered>();
         let Some(((run, rank), (at, first))) = owner.zip(entered) else { return };
         let [start, end] = [at, now].map(|time| (time - self.began).as_secs_f64());
-        let (track, name) = (target.into(), span.metadata().name().into());
-        let work = Work { rank, track, name, start, end };
-        let span = Span { run, work, fields: attached.remove().unwrap_or_default() };
+        let mut fields: Map<String, Value> = attached.remove().unwrap_or_default();
+        // A field may give the span another name than its place in the code.
+        let name = match fields.remove("name") {
+            Some(Value::String(name)) => name.into(),
+            _ => span.metadata().name().into(),
+        };
+        let work = Work { rank, track: target.into(), name, start, end };
+        let span = Span { run, work, fields };
         if let (Some(first), Some(last)) = (first, mark(target)) {
             let mut on_device = span.clone();
             on_device.work.track = GPU.into();
@@ -402,7 +407,7 @@ mod tests {
             let recorded = recorded(gpus, || {
                 let _rank = rank("one", 0, &Slow);
                 let _step = info_span!(target: STEPS, "step", step = 7).entered();
-                info_span!(target: COMPUTE, "forward").in_scope(|| ());
+                info_span!(target: COMPUTE, "instruction", name = "forward").in_scope(|| ());
                 info_span!(target: COMMUNICATION, "all-reduce").in_scope(|| ());
             });
             let on_gpu = recorded.spans.iter().map(|span| &span.work).filter(|it| it.track == GPU);
