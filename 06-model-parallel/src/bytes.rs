@@ -242,52 +242,57 @@ pub(crate) fn weigh(
         };
         let gradient = if unit > schedule.first_trained { cost.input } else { 0 };
         let output = if schedule.is_last(unit) { 0 } else { cost.output };
-        let parameters = |parameters| Bytes { parameters, ..Bytes::default() };
-        let gradients = |gradients, messages| Bytes { gradients, messages, ..Bytes::default() };
-        let activations =
-            |activations, messages| Bytes { activations, messages, ..Bytes::default() };
-        let messages = |messages| Bytes { messages, ..Bytes::default() };
         let chunk = cost.parameters.div_ceil(schedule.replicas);
-        let none = Bytes::default();
-        let (makes, frees) = match action {
-            Action::RecvActivation(_) | Action::RecvGradient(_) => (messages(received), none),
-            Action::SendActivation(i) if keeps(unit, i) => (none, none),
-            Action::SendActivation(_) => (none, messages(output)),
-            Action::SendGradient(_) => (none, messages(gradient)),
-            Action::Forward(i) => (activations(cost.activations, 0), messages(input(i))),
+        let [mut makes, mut frees] = [Bytes::default(); 2];
+        match action {
+            Action::RecvActivation(_) | Action::RecvGradient(_) => makes.messages = received,
+            Action::SendActivation(i) if keeps(unit, i) => {}
+            Action::SendActivation(_) => frees.messages = output,
+            Action::SendGradient(_) => frees.messages = gradient,
+            Action::Forward(i) => {
+                (makes.activations, frees.messages) = (cost.activations, input(i));
+            }
             Action::ForwardOnly(i) if recomputed.contains(&(unit, i)) => {
                 // The input is kept, and no message any more.
-                *held = held.with(messages(input(i)), usize::saturating_sub);
-                (activations(cost.input, output), none)
+                held.messages = held.messages.saturating_sub(input(i));
+                (makes.activations, makes.messages) = (cost.input, output);
             }
-            Action::ForwardOnly(i) => (messages(output), messages(input(i))),
-            Action::Recompute(_) => (activations(cost.activations, 0), activations(cost.input, 0)),
+            Action::ForwardOnly(i) => (makes.messages, frees.messages) = (output, input(i)),
+            Action::Recompute(_) => {
+                (makes.activations, frees.activations) = (cost.activations, cost.input);
+            }
             Action::Backward(_) => {
-                (gradients(cost.parameters, gradient), activations(cost.activations, output))
+                (makes.gradients, makes.messages) = (cost.parameters, gradient);
+                (frees.activations, frees.messages) = (cost.activations, output);
             }
-            Action::BackwardInput(_) => (activations(cost.halves, gradient), messages(output)),
+            Action::BackwardInput(_) => {
+                (makes.activations, makes.messages) = (cost.halves, gradient);
+                frees.messages = output;
+            }
             Action::BackwardWeight(_) => {
-                (gradients(cost.parameters, 0), activations(cost.activations + cost.halves, 0))
+                makes.gradients = cost.parameters;
+                frees.activations = cost.activations + cost.halves;
             }
-            Action::Gather => (parameters(cost.parameters), none),
+            Action::Gather => makes.parameters = cost.parameters,
             // The layers take over the memory of the row that arrives. A row from before is freed.
             Action::Wait if std::mem::replace(&mut whole[unit], true) => {
-                (none, parameters(cost.parameters))
+                frees.parameters = cost.parameters;
             }
-            Action::Wait => (none, none),
             Action::Free => {
                 whole[unit] = false;
-                (none, parameters(cost.parameters))
+                frees.parameters = cost.parameters;
             }
-            Action::AllReduce => (none, none),
+            Action::Wait | Action::AllReduce => {}
             // The gradients of a unit are joined in a row.
-            Action::ReduceScatter => (gradients(cost.parameters, 0), gradients(cost.parameters, 0)),
-            Action::Update if in_chunks.contains(&unit) => {
-                *held = held.with(gradients(cost.parameters, 0), usize::saturating_sub);
-                (gradients(chunk, 0), gradients(chunk, 0))
+            Action::ReduceScatter => {
+                (makes.gradients, frees.gradients) = (cost.parameters, cost.parameters);
             }
-            Action::Update => (none, gradients(cost.parameters, 0)),
-        };
+            Action::Update if in_chunks.contains(&unit) => {
+                held.gradients = held.gradients.saturating_sub(cost.parameters);
+                (makes.gradients, frees.gradients) = (chunk, chunk);
+            }
+            Action::Update => frees.gradients = cost.parameters,
+        }
         *held = held.with(makes, usize::saturating_add);
         let now = *held;
         *held = held.with(frees, usize::saturating_sub);

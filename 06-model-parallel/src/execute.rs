@@ -38,7 +38,7 @@ use tracing::info_span;
 
 use crate::check::Checked;
 use crate::gpt::loss_of_parts;
-use crate::instructions::{Instruction, Schedule};
+use crate::instructions::Schedule;
 use crate::layers::Layers;
 use crate::simulate::{Held, Span, Timeline};
 use step::{StepState, Update};
@@ -303,8 +303,10 @@ impl<U: Unit> Executor<U> {
     fn execute(&self, state: &mut StepState<'_, U>, phase: &str) -> Result<Vec<Span>, Error> {
         let mut spans = Vec::new();
         for &it in &state.schedule.lists[self.stage] {
-            let named = |error| failed(self.stage, phase.to_owned() + &doing(it), error);
-            spans.push(state.execute(it).map_err(named)?);
+            // `, micro-batch 3: Forward(3) of unit 1 failed`
+            let i = it.action.micro_batch().map(|i| format!(", micro-batch {i}"));
+            let doing = || format!("{phase}{}: {it} failed", i.unwrap_or_default());
+            spans.push(state.execute(it).map_err(|error| failed(self.stage, &doing(), error))?);
         }
         // The second thread has measured the collectives.
         let collectives = spans.iter_mut().filter(|it| it.instruction.action.is_collective());
@@ -369,14 +371,7 @@ fn batch_of(rows: usize, sample: &[usize]) -> Shape {
 }
 
 /// Adds to an error the stage and its instruction or phase.
-fn failed(stage: usize, doing: impl Into<String>, error: impl Into<Error>) -> Error {
-    Error::Model(format!("stage {stage}{}: {}", doing.into(), error.into()).into())
-}
-
-/// `, micro-batch 3: Forward(3) of unit 1 failed`
-fn doing(instruction: Instruction) -> String {
-    let micro_batch = instruction.action.micro_batch();
-    let micro_batch = micro_batch.map(|i| format!(", micro-batch {i}")).unwrap_or_default();
-    format!("{micro_batch}: {instruction} failed")
+fn failed(stage: usize, doing: &str, error: Error) -> Error {
+    Error::Model(format!("stage {stage}{doing}: {error}").into())
 }
 // ANCHOR_END: parts

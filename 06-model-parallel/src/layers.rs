@@ -4,7 +4,6 @@
 //! its own part of each layer, so no device ever holds the whole model. The initial value of a tensor depends on its
 //! name and the seed alone, so all devices together have the weights of one device.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -12,7 +11,6 @@ use std::sync::{Arc, Mutex};
 use candle_core::{DType, Device, Error as TensorError, ModuleT, Result, Shape, Tensor, Var, bail};
 use candle_nn::VarBuilder;
 use candle_nn::init::Init;
-use candle_nn::var_builder::SimpleBackend;
 use concise_wrapper::batch_norm::Norms;
 use concise_wrapper::ddp::alike;
 use concise_wrapper::weights::{Snapshot, is_buffer};
@@ -55,15 +53,13 @@ pub struct Builder<'a> {
     pub norms: &'a Norms,
     /// The ranks that share the layers.
     pub group: &'a SharedCommunicator,
-    /// The axes of the tensors that are cut, by name.
-    cuts: RefCell<BTreeMap<String, usize>>,
+    cuts: &'a Cuts,
 }
 
-impl<'a> Builder<'a> {
-    fn new(vb: &'a VarBuilder<'a>, norms: &'a Norms, group: &'a SharedCommunicator) -> Self {
-        Self { vb, norms, group, cuts: RefCell::default() }
-    }
+/// The axis of each tensor that is cut, and the features along the axis on all ranks together, by the name of the tensor.
+type Cuts = Mutex<BTreeMap<String, (usize, usize)>>;
 
+impl Builder<'_> {
     /// This rank's share of things of which each rank has as many, such as heads. Fails when the number of ranks does not
     /// divide the number of things: the message names the things.
     pub fn share(&self, what: &str, count: usize) -> Result<usize> {
@@ -85,7 +81,7 @@ impl<'a> Builder<'a> {
     ) -> Result<Tensor> {
         let (ranks, mut shape) = (self.group.world_size(), shape.to_vec());
         if let Some(axis) = cut {
-            let features = std::mem::take(&mut shape[axis]);
+            let features = shape[axis];
             if features < ranks {
                 let features = counted(features, "feature");
                 return refuse(format!(
@@ -93,7 +89,7 @@ impl<'a> Builder<'a> {
                 ));
             }
             shape[axis] = shard_range(features, ranks, self.group.rank()).len();
-            self.cuts.borrow_mut().insert(name.to_owned(), axis);
+            locked(self.cuts).insert(name.to_owned(), (axis, features));
         }
         self.vb.get_with_hints(shape, name, init)
     }
@@ -121,10 +117,10 @@ fn refuse<T>(text: String) -> Result<T> {
     Err(TensorError::Msg(text))
 }
 
-/// The parameter of this name that ranks share, if there is one, and the axis along which they cut it.
-fn shared<'a>(parameters: &'a [ParameterSpec], name: &str) -> Option<(&'a ParameterSpec, usize)> {
-    let spec = parameters.iter().find(|spec| spec.name == name)?;
-    Some((spec, spec.cut?))
+/// An initial value without memory: one number stands at every place of the shape. The network takes over a view of a
+/// variable as it is.
+fn blank(_: &ParameterSpec, shape: &Shape, _: Init, dtype: DType) -> Result<Tensor> {
+    Var::zeros((), dtype, &Device::Cpu)?.broadcast_as(shape)
 }
 
 impl Layers {
@@ -187,39 +183,20 @@ impl Layers {
         self.list.is_empty()
     }
 
-    fn planned(&self, layers: Range<usize>) -> Result<&[Arc<Build>]> {
-        match self.list.get(layers.clone()) {
-            Some(planned) if !planned.is_empty() => Ok(planned),
-            _ => bail!("there are no layers {layers:?} in a model of {}", self.len()),
-        }
-    }
-
     /// The parameters of some of the layers, in order. The layers are built of tensors without memory: a model on paper may
     /// fit no machine that is here. Fails when there are no such layers.
     pub fn parameters(&self, layers: Range<usize>) -> Result<Vec<ParameterSpec>> {
-        self.asked(layers, Alone(Device::Cpu).into())
-    }
-
-    /// The parameters that the layers ask a builder for, on the first rank of a group.
-    fn asked(&self, layers: Range<usize>, group: SharedCommunicator) -> Result<Vec<ParameterSpec>> {
-        let asked = Mutex::default();
-        let source = VarBuilder::from_backend(Box::new(Blank(&asked)), DType::F32, Device::Cpu);
-        let norms = Norms::default();
-        let builder = Builder::new(&source, &norms, &group);
-        self.planned(layers)?.iter().try_for_each(|build| build(&builder).map(drop))?;
-        let (asked, cuts) = (std::mem::take(&mut *locked(&asked)), builder.cuts.into_inner());
-        let spec = |(name, shape): (String, Shape)| {
-            let cut = cuts.get(&name).copied();
-            ParameterSpec { name, shape: shape.into_dims(), cut }
-        };
-        Ok(asked.into_iter().map(spec).collect())
+        let alone = Alone(Device::Cpu).into();
+        Ok(self.network(layers, DType::F32.into(), &Device::Cpu, &alone, blank)?.1)
     }
 
     /// Checks that layers can be cut into so many parts. Fails when no layer can be cut, a tensor has too few features, or
     /// things cannot be shared out evenly: the message names the model, the tensor or the things.
     pub fn check_parts(&self, parts: usize) -> Result<()> {
-        let group = Arc::new(Silent { parts, device: Device::Cpu });
-        match self.asked(0..self.len(), group)?.iter().any(|spec| spec.cut.is_some()) {
+        let (cpu, all) = (&Device::Cpu, 0..self.len());
+        let group: SharedCommunicator = Arc::new(Silent { parts, device: cpu.clone() });
+        let (_, parameters) = self.network(all, DType::F32.into(), cpu, &group, blank)?;
+        match parameters.iter().any(|spec| spec.cut.is_some()) {
             true => Ok(()),
             false => refuse(format!("{} is split in stages only", self.name)),
         }
@@ -235,7 +212,8 @@ impl Layers {
         precision: impl Into<Precision>,
         device: &Device,
     ) -> Result<Network<Stage>> {
-        self.build_for(layers, seed, precision.into(), device, &Alone(device.clone()).into())
+        let alone = Alone(device.clone()).into();
+        Ok(self.build_for(layers, seed, precision.into(), device, &alone)?.0)
     }
     // ANCHOR_END: build
 
@@ -252,10 +230,10 @@ impl Layers {
         device: &Device,
         group: &SharedCommunicator,
     ) -> std::result::Result<Network<Stage>, Error> {
-        let network = self.build_for(layers.clone(), seed, precision.into(), device, group)?;
+        let (network, tensors) = self.build_for(layers, seed, precision.into(), device, group)?;
         let precision = network.precision().to_string();
         let settings = [("seed".to_owned(), seed.to_string()), ("precision".to_owned(), precision)];
-        let tensors = self.parameters(layers)?.into_iter();
+        let tensors = tensors.into_iter();
         let tensors = tensors.map(|it| (format!("tensor {}", it.name), format!("{:?}", it.shape)));
         alike::compare(group, &settings.into_iter().chain(tensors).collect::<Vec<_>>())?;
         Ok(network)
@@ -270,35 +248,66 @@ impl Layers {
         precision: Precision,
         device: &Device,
         group: &SharedCommunicator,
-    ) -> Result<Network<Stage>> {
-        let (planned, of_values) = (self.planned(layers.clone())?.to_vec(), Arc::clone(group));
-        let parameters = self.parameters(layers)?;
-        let values = move |name: &str, shape: &Shape, init, dtype| match shared(&parameters, name) {
-            Some((spec, axis)) if of_values.world_size() > 1 => {
-                let whole = initial::value(name, &spec.shape.clone().into(), init, seed, dtype)?;
+    ) -> Result<(Network<Stage>, Vec<ParameterSpec>)> {
+        let of_values = Arc::clone(group);
+        self.network(layers, precision, device, group, move |spec, _, init, dtype| {
+            let whole = initial::value(&spec.name, &spec.shape.clone().into(), init, seed, dtype)?;
+            match spec.cut.filter(|_| of_values.world_size() > 1) {
                 // A view would keep the whole tensor in memory.
-                tensor_parallel::part(&whole, axis, &of_values)?.force_contiguous()
+                Some(axis) => tensor_parallel::part(&whole, axis, &of_values)?.force_contiguous(),
+                None => Ok(whole),
             }
-            _ => initial::value(name, shape, init, seed, dtype),
-        };
-        let group = Arc::clone(group);
-        Network::with_values(values, precision, device, move |vb, norms| {
-            let builder = Builder::new(vb, norms, &group);
-            planned.iter().map(|build| build(&builder)).collect::<Result<_>>().map(Stage)
         })
+    }
+
+    /// Builds this rank's part of some of the layers, and lists their parameters. `value` makes a tensor of this shape,
+    /// which is the rank's part, with the initial value of the parameter or buffer.
+    fn network(
+        &self,
+        layers: Range<usize>,
+        precision: Precision,
+        device: &Device,
+        group: &SharedCommunicator,
+        value: impl Fn(&ParameterSpec, &Shape, Init, DType) -> Result<Tensor> + Send + Sync + 'static,
+    ) -> Result<(Network<Stage>, Vec<ParameterSpec>)> {
+        let planned = match self.list.get(layers.clone()) {
+            Some(planned) if !planned.is_empty() => planned.to_vec(),
+            _ => bail!("there are no layers {layers:?} in a model of {}", self.len()),
+        };
+        let (group, cuts, parameters) =
+            (Arc::clone(group), Arc::new(Cuts::default()), Arc::default());
+        let (known, listed) = (Arc::clone(&cuts), Arc::<Mutex<Vec<_>>>::clone(&parameters));
+        let values = move |name: &str, shape: &Shape, init, dtype| {
+            let (name, mut whole) = (name.to_owned(), shape.dims().to_vec());
+            let cut = locked(&known).get(&name).map(|&(axis, features)| {
+                whole[axis] = features;
+                axis
+            });
+            let spec = ParameterSpec { name, shape: whole, cut };
+            let value = value(&spec, shape, init, dtype);
+            locked(&listed).extend(Some(spec).filter(|it| !is_buffer(&it.name)));
+            value
+        };
+        let network = Network::with_values(values, precision, device, move |vb, norms| {
+            let builder = Builder { vb, norms, group: &group, cuts: &cuts };
+            planned.iter().map(|build| build(&builder)).collect::<Result<_>>().map(Stage)
+        })?;
+        let parameters = std::mem::take(&mut *locked(&parameters));
+        Ok((network, parameters))
     }
 
     /// Joins the parts of all ranks: `values` are this rank's, in CPU memory, by name. All ranks of the group call this
     /// together, and all get the whole tensors. Fails when another rank stops or stalls.
     pub fn join(&self, values: Snapshot, group: &SharedCommunicator) -> Result<Snapshot> {
         let parameters = self.parameters(0..self.len())?;
-        let whole = |(name, value): (String, Tensor)| match shared(&parameters, &name) {
-            Some((spec, axis)) if group.world_size() > 1 => {
-                let part = value.to_device(group.device())?;
-                let whole = tensor_parallel::join(&part, axis, spec.shape[axis], group)?;
-                Ok((name, whole.to_device(&Device::Cpu)?))
-            }
-            _ => Ok((name, value)),
+        let whole = |(name, value): (String, Tensor)| {
+            let spec = parameters.iter().find(|spec| spec.name == name);
+            let cut =
+                spec.and_then(|spec| Some((spec.cut?, spec))).filter(|_| group.world_size() > 1);
+            let Some((axis, spec)) = cut else { return Ok((name, value)) };
+            let part = value.to_device(group.device())?;
+            let whole = tensor_parallel::join(&part, axis, spec.shape[axis], group)?;
+            Ok((name, whole.to_device(&Device::Cpu)?))
         };
         values.into_iter().map(whole).collect()
     }
@@ -339,34 +348,3 @@ impl Communicator for Silent {
     }
 }
 // ANCHOR_END: silent
-
-/// A source of tensors without memory. It notes the name and the shape of each parameter.
-struct Blank<'a>(&'a Mutex<Vec<(String, Shape)>>);
-
-impl SimpleBackend for Blank<'_> {
-    fn get(
-        &self,
-        shape: Shape,
-        name: &str,
-        _: Init,
-        dtype: DType,
-        device: &Device,
-    ) -> Result<Tensor> {
-        if is_buffer(name) {
-            // Batch norms need a variable with memory: a number for each channel.
-            return Ok(Var::zeros(shape, dtype, device)?.into_inner());
-        }
-        // One number in memory, repeated at every place of the shape.
-        let tensor = Tensor::zeros((), dtype, device)?.broadcast_as(&shape)?;
-        locked(self.0).push((name.to_owned(), shape));
-        Ok(tensor)
-    }
-
-    fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        bail!("{name} cannot be made without a shape")
-    }
-
-    fn contains_tensor(&self, _: &str) -> bool {
-        true
-    }
-}

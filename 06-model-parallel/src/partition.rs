@@ -137,7 +137,7 @@ pub fn measure(
         false => Tensor::randn(0f32, 1.0, shape, device)?.to_dtype(precision.weights())?,
     };
     let of_unit = |unit: &Range<usize>| {
-        let network = layers.build_for(unit.clone(), 0, precision, device, &group)?;
+        let network = layers.build_for(unit.clone(), 0, precision, device, &group)?.0;
         let (output, mut least) = once(&network, &x, unit.start == 0, optimizer)?;
         for _ in 1..tries {
             least = least.with(&once(&network, &x, unit.start == 0, optimizer)?.1, f64::min);
