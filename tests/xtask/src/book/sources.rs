@@ -28,7 +28,7 @@ ch05b-batch-norm 05-concise-wrapper src/batch_norm
 ch06-model-parallel 06-model-parallel src/instructions src/orders src/partition src/execute/step src/execute/unit
 ch06-model-parallel 06-model-parallel src/pytorch
 ch06a-better-lists 06-model-parallel src/orders src/partition src/check src/simulate
-ch06b-tensor-parallel 06-model-parallel src/gpt src/mesh src/tensor_parallel/mappings src/tensor_parallel/sharding
+ch06b-tensor-parallel 06-model-parallel src/gpt src/mesh src/tensor_parallel
 ch07-sharded-state 06-model-parallel src/check
 ch07-sharded-state 07-sharded-state src/strategies src/flat src/unit
 ";
