@@ -1,5 +1,5 @@
 //! Communication does begin during the backward pass, the course's and candle's. (How much of it hides there is a
-//! measurement: `cargo bench -p concise-wrapper`.)
+//! measurement: stage 5's `--timeline` tells it of a run.)
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
