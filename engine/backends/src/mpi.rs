@@ -54,7 +54,8 @@ pub fn connect(timeout: Duration) -> Result<Processes, Error> {
     if let Some(started) = launcher::started().filter(|it| it.processes != connected) {
         // Each would train alone.
         return Err(Error::Other(format!(
-            "{started}, and MPI connects {connected} of them: this program was built with another MPI library than the              launcher's, or srun wants another --mpi (srun --mpi=list)"
+            "{started}, and MPI connects {connected} of them: this program was built with another MPI library than the \
+             launcher's, or srun wants another --mpi (srun --mpi=list)"
         )));
     }
     // The processes that share this machine's memory, in the order of their ranks.
