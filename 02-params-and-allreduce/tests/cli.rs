@@ -127,16 +127,6 @@ fn metrics_have_every_number_of_the_tables() {
     }
 }
 
-/// A device that is always full.
-#[cfg(target_os = "linux")]
-#[test]
-fn metrics_that_cannot_be_written_are_told_with_their_file() {
-    params_and_allreduce(&["--runs=1", "--metrics=/dev/full"])
-        .assert()
-        .code(1)
-        .stderr(contains("error: --metrics /dev/full: No space left on device"));
-}
-
 /// What a run tells that a signal ends, a while after a line with these words; and its metrics.
 fn interrupted(
     runs: &str,

@@ -1,6 +1,5 @@
 //! Mixed precision: LeNet and ResNet-18 with layers in bf16, on the CPU, where bf16 is rounded as a GPU's
-//! tensor cores round. (With `TEST_DEVICE=cuda` the bits of several ranks are a GPU's; what else one does in bf16 is
-//! compared in `gpu`.)
+//! tensor cores round. (`gpu` compares what a GPU does in bf16, and `wrappers` the bits of several ranks.)
 //!
 //! bf16 has eight binary digits, so a rounding changes a number by at most 2⁻⁸ of it ([`ROUNDING`]).
 //!
@@ -194,31 +193,6 @@ fn buckets_add_up_in_f32() {
     }
     // Otherwise a sum in bf16 would have passed.
     assert!(beyond > 62, "{beyond} sums have digits that bf16 has not");
-}
-
-#[test]
-fn by_shard_the_bits_do_not_depend_on_the_ranks() {
-    let plan_of_one = plan(1);
-    // On a slice of the CPU it is slower than f32, and right.
-    if let (Err(error), false) = (plan_of_one.check_bf16(), plan_of_one.is_of_slices()) {
-        return eprintln!("SKIPPED: {error}");
-    }
-    let hash = |ranks, dtype| {
-        let outcomes = run_ranks(&plan(ranks), WAIT, |rank| {
-            let network = resnet18(dtype).replica(rank.device())?;
-            let model = Ddp::new(network, rank, Reduction::Reproducible { shards: 4 })?;
-            let mut sgd = Sgd::new(Momentum::default());
-            for _ in 0..2 {
-                let step = model.backward(&share(model.hosts().held, 4))?;
-                sgd.step(model.weights(), &step.gradients, 0.1, SAMPLES)?;
-            }
-            Ok::<_, Error>(WeightsHash::new(&model.weights().snapshot()?)?)
-        });
-        outcomes.unwrap()[0]
-    };
-    let alone = hash(1, DType::BF16);
-    assert_eq!([hash(2, DType::BF16), hash(4, DType::BF16)], [alone, alone]);
-    assert_ne!(hash(1, DType::F32), alone);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use predicates::prelude::*;
 use predicates::str::contains;
 
+use super::files::names_in;
 use super::single_gpu;
 
 const ONE_STEP: [&str; 5] =
@@ -116,32 +117,19 @@ fn a_missing_file_is_named() {
     refusal.stderr(contains(format!("; {} is a folder", unpacked.display())));
 }
 
+/// A dot in place of a hyphen, and the name of a packed file for an unpacked one.
 #[test]
-fn names_of_files_may_have_a_dot() {
-    let folder = data_folder();
-    for split in ["train", "t10k"] {
-        for (hyphen, dot) in
-            [("images-idx3-ubyte", "images.idx3-ubyte"), ("labels-idx1-ubyte", "labels.idx1-ubyte")]
-        {
-            let path = |name: &str| folder.path().join(format!("{split}-{name}"));
-            fs::rename(path(hyphen), path(dot)).unwrap();
+fn files_may_have_other_names() {
+    for (part, other) in [("-idx", ".idx"), ("ubyte", "ubyte.gz")] {
+        let folder = data_folder();
+        for file in names_in(folder.path()) {
+            let path = |name: &str| folder.path().join(name);
+            fs::rename(path(&file), path(&file.replace(part, other))).unwrap();
         }
-    }
-    for flag in ["--data", "--data-dir"] {
-        let mut run = single_gpu(&["--device=cpu", "--epochs=1", flag]);
-        run.arg(folder.path()).assert().success().stdout(contains(": 2 training and 2 test"));
-    }
-}
-
-#[test]
-fn an_unpacked_file_may_have_the_name_of_a_packed_one() {
-    let folder = data_folder();
-    for entry in fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()) {
-        fs::rename(&entry, entry.with_extension("gz")).unwrap();
-    }
-    for flag in ["--data", "--data-dir"] {
-        let mut run = single_gpu(&["--device=cpu", "--epochs=1", flag]);
-        run.arg(folder.path()).assert().success().stdout(contains(": 2 training and 2 test"));
+        for flag in ["--data", "--data-dir"] {
+            let mut run = single_gpu(&["--device=cpu", "--epochs=1", flag]);
+            run.arg(folder.path()).assert().success().stdout(contains(": 2 training and 2 test"));
+        }
     }
 }
 

@@ -216,48 +216,40 @@ fn what_cannot_be_written_is_named() {
     assert!(others.iter().all(|file| file.exists()), "{others:?}");
 }
 
-/// What a run with `argument` prints into a pipe, and what into a file.
+/// A picture or metrics are printed where `/dev/stdout` leads, a pipe or a file, between the other lines: nothing is written
+/// over anything else.
 #[cfg(target_os = "linux")]
-fn printed(argument: &str) -> [String; 2] {
+#[test]
+fn files_may_go_where_the_rest_is_printed() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("printed");
-    let run = |stdout: Stdio| {
-        let mut run = Process::new(env!("CARGO_BIN_EXE_single-gpu"));
-        run.args(SMALL).args(["--threads-per-device=1", argument]).stdout(stdout);
-        let ended = run.output().expect("a process");
-        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
-        ended.stdout
-    };
-    let piped = run(Stdio::piped());
-    run(fs::File::create(&file).expect("a file").into());
-    assert_eq!(names_in(folder.path()), ["printed"]);
-    [piped, fs::read(&file).expect("text")].map(|text| String::from_utf8(text).expect("text"))
-}
-
-/// A picture is printed where `/dev/stdout` leads, behind what was printed before and before what follows.
-#[cfg(target_os = "linux")]
-#[test]
-fn a_plot_may_go_where_the_rest_is_printed() {
-    for text in printed("--plot=/dev/stdout") {
-        let place = |part: &str| text.find(part).unwrap_or_else(|| panic!("no {part:?}: {text}"));
-        assert!(place("epoch ") < place("<svg") && place("</svg>") < text.len(), "{text}");
-    }
-}
-
-/// Nothing is written over anything else.
-#[cfg(target_os = "linux")]
-#[test]
-fn metrics_may_go_where_the_rest_is_printed() {
-    for text in printed("--metrics=/dev/stdout") {
-        let (metrics, rest): (Vec<_>, Vec<_>) =
-            text.lines().partition(|line| line.starts_with('{'));
-        let kinds = metrics.into_iter().map(|line| {
-            let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
-            line["kind"].as_str().expect("a kind").to_owned()
-        });
-        assert_eq!(kinds.collect::<Vec<_>>(), ["epoch", "epoch", "summary"], "{text}");
-        let of_epochs = rest.iter().filter(|line| line.starts_with("  epoch "));
-        assert_eq!(of_epochs.count(), 2, "{text}");
-        assert!(rest.iter().any(|line| line.contains(" weights ")), "{text}");
+    for (flag, is_picture) in [("--plot=/dev/stdout", true), ("--metrics=/dev/stdout", false)] {
+        let run = |stdout: Stdio| {
+            let mut run = Process::new(env!("CARGO_BIN_EXE_single-gpu"));
+            run.args(SMALL).args(["--threads-per-device=1", flag]).stdout(stdout);
+            let ended = run.output().expect("a process");
+            assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+            ended.stdout
+        };
+        let piped = run(Stdio::piped());
+        run(fs::File::create(&file).expect("a file").into());
+        assert_eq!(names_in(folder.path()), ["printed"]);
+        for text in [piped, fs::read(&file).expect("text")] {
+            let text = String::from_utf8(text).expect("text");
+            let place = |part: &str| text.find(part);
+            let (picture, end) = (place("<svg"), place("</svg>"));
+            assert_eq!((picture > place("epoch "), end > picture), (is_picture, is_picture));
+            let (metrics, rest): (Vec<_>, Vec<_>) =
+                text.lines().partition(|line| line.starts_with('{'));
+            let kinds = metrics.into_iter().map(|line| {
+                let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
+                line["kind"].as_str().expect("a kind").to_owned()
+            });
+            let expected = if is_picture { &[][..] } else { &["epoch", "epoch", "summary"] };
+            assert_eq!(kinds.collect::<Vec<_>>(), expected, "{text}");
+            let of_epochs = rest.iter().filter(|line| line.starts_with("  epoch "));
+            assert_eq!(of_epochs.count(), 2, "{text}");
+            assert!(rest.iter().any(|line| line.contains(" weights ")), "{text}");
+        }
     }
 }

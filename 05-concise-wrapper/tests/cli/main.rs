@@ -123,17 +123,6 @@ fn data_parallel_and_ddp_and_one_device_have_the_same_losses() {
 }
 
 #[test]
-fn with_shards_any_number_of_devices_ends_with_the_same_bits() {
-    for model in [&SMALL[..], &[&SMALL[..5], &["--model=lenet"]].concat()] {
-        let hash = |devices| hashes(&[model, &["--shards=8", "--devices", devices]].concat());
-        let one = hash("1")[0].clone();
-        for devices in ["2", "4", "8"] {
-            assert_eq!(hash(devices), [one.clone(), one.clone()], "{devices} devices");
-        }
-    }
-}
-
-#[test]
 fn momentum_decay_and_warm_up_change_the_result() {
     let plain = hashes(&[&SMALL[..], &["--devices=1"]].concat());
     for flag in ["--momentum=0.9", "--weight-decay=0.001", "--warm-up=4"] {

@@ -117,19 +117,3 @@ fn with_shards_any_number_of_devices_has_the_same_recording() {
     assert!(told.starts_with("step 1, rank 0: the first difference, after 0"), "{told}");
     assert!(told.ends_with("compare seed, batch and sampler"), "{told}");
 }
-
-/// Of one step: its update is all that differs.
-#[test]
-fn runs_that_part_in_their_last_update_are_told_apart() {
-    let folder = tempfile::tempdir().unwrap();
-    let recording = |rate: &str| {
-        let file = folder.path().join("recording");
-        let run = ["--data=synthetic", "--model=lenet", "--train-size=16", "--test-size=10"];
-        let one_step = ["--batch-size=16", "--epochs=1", "--devices=1", "--lr", rate];
-        wrapper(&run).args(one_step).arg("--record").arg(&file).assert().success();
-        entries(&file)
-    };
-    let told = first_divergence(&recording("0.1"), &recording("0.2")).unwrap();
-    assert!(told.starts_with("after step 1, rank 0: the first difference, after 18"), "{told}");
-    assert!(told.ends_with("made by the update of that step"), "{told}");
-}

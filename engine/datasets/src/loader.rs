@@ -212,12 +212,4 @@ mod tests {
         assert_ne!(order(4, 7, 0), order(4, 7, 1));
         assert_ne!(order(4, 7, 0), order(4, 8, 0));
     }
-
-    #[test]
-    fn pixels_are_scaled() {
-        let batch = ten().batch(&[3, 9], DType::F64).unwrap();
-        assert_eq!(batch.images.dims(), [2, 1, 28, 28]);
-        let pixel = batch.images.flatten_from(1).unwrap().to_vec2::<f64>().unwrap()[1][100];
-        assert_eq!(pixel, f64::from(9.0f32 / 255.0));
-    }
 }

@@ -149,20 +149,6 @@ mod tests {
     }
 
     #[test]
-    fn eight_runs_look_different() {
-        let runs = (0..8).map(|index| run(&format!("run {index}"), epochs(3))).collect_vec();
-        let svg = draw("title", &runs);
-        // The colours, widths and dashes of the curves of one panel.
-        let curves = svg.lines().filter(|line| line.starts_with("<polyline class=\"series-"));
-        let look = |line: &str| {
-            let attribute =
-                |name: &str| line.split(name).nth(1).unwrap().split('"').nth(1).unwrap().to_owned();
-            (attribute(" class="), attribute("stroke-dasharray="))
-        };
-        assert_eq!(curves.map(look).take(8).unique().count(), 8, "{svg}");
-    }
-
-    #[test]
     fn a_single_epoch_has_a_dot_and_a_number_for_each_run() {
         let runs = [run("one", epochs(1)), run("two", vec![epoch(0.25, 0.75)])];
         let svg = draw("title", &runs);
