@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::Duration;
 use std::{env, fs};
 
-use candle_core::{DType, Device};
+use candle_core::Device;
 use checkpoints::{Checkpoints, Configuration, Resume};
 use concise_wrapper::counted::Counted;
 use concise_wrapper::{Error, Model, Store, train};
@@ -14,18 +14,15 @@ use datasets::source::LoadedData;
 use datasets::{CLASSES, PIXELS, SAMPLE};
 use harness::records::{EpochRecord, TrainOptions};
 use harness::report::Report;
-use model_parallel::execute::Settings;
-use model_parallel::execute::unit::Whole;
 use model_parallel::layers::Layers;
-use model_parallel::mesh::Mesh;
-use model_parallel::{Checked, Executor, UNBOUNDED, check};
+use model_parallel::{Checked, UNBOUNDED, check};
 use ops::difference::largest_difference;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::thread::Rank;
-use sharded_state::{Sets, Sharded, Sharing, Strategy};
+use sharded_state::{Sets, Sharing, Strategy};
 use tempfile::TempDir;
 
-use crate::cases::{CASE, Case, Named, Updates, images, on_ranks, sorted, values};
+use crate::cases::{CASE, Case, Named, Net, Updates, images, on_ranks, sorted, values};
 use crate::files::names_in;
 use crate::watched::{Event, Watched};
 
@@ -62,12 +59,9 @@ impl End {
 /// A run on some ranks. A test changes a copy.
 #[derive(Clone, Debug)]
 struct Run {
-    layers: fn() -> Layers,
+    case: Case,
     strategy: Strategy,
-    updates: Updates,
     options: TrainOptions,
-    ranks: usize,
-    micro_batches: usize,
     checkpoints: Option<Checkpoints>,
     /// The folder of the last rank, if it is another one.
     elsewhere: Option<PathBuf>,
@@ -93,20 +87,21 @@ fn failure(step: usize) -> End {
 }
 
 fn run(strategy: Strategy, updates: Updates) -> Run {
-    Run {
-        layers: dense,
-        strategy,
-        updates,
-        options: OPTIONS,
-        ranks: 2,
-        micro_batches: 2,
-        checkpoints: None,
-        elsewhere: None,
-        end: End::Last,
-    }
+    let case = Case { net: Net::Made(dense, &SAMPLE), updates, ..CASE };
+    Run { case, strategy, options: OPTIONS, checkpoints: None, elsewhere: None, end: End::Last }
 }
 
 impl Run {
+    /// The same run on so many ranks.
+    fn on(self, ranks: usize) -> Self {
+        Self { case: Case { ranks, ..self.case }, ..self }
+    }
+
+    /// The same run of other layers.
+    fn of(&self, layers: fn() -> Layers) -> Self {
+        Self { case: Case { net: Net::Made(layers, &SAMPLE), ..self.case }, ..self.clone() }
+    }
+
     fn keeping(&self, folder: &Path) -> Self {
         let configuration = Configuration(vec![("model".to_owned(), "a network".to_owned())]);
         let folder = folder.to_owned();
@@ -153,12 +148,10 @@ impl Run {
     fn train(&self) -> Result<Trained, String> {
         let (train, test) = (images(19), images(11));
         let data = LoadedData { name: "noise".to_owned(), train, test };
-        let layers = (self.layers)();
-        let schedule = self.strategy.schedule(layers.len(), self.micro_batches, self.ranks);
-        let checked = check(schedule, UNBOUNDED).unwrap();
-        let mut all = on_ranks(self.ranks, |rank| match self.strategy.sharing {
-            Sharing::Ddp => self.whole(rank, &layers, &checked, &data),
-            _ => self.sharded(rank, &layers, &checked, &data),
+        let checked = check(self.case.schedule(self.strategy), UNBOUNDED).unwrap();
+        let mut all = on_ranks(self.case.ranks, |rank| match self.strategy.sharing {
+            Sharing::Ddp => self.whole(rank, &checked, &data),
+            _ => self.sharded(rank, &checked, &data),
         })?;
         let first = all.swap_remove(0);
         for other in all {
@@ -168,27 +161,12 @@ impl Run {
         Ok(first)
     }
 
-    fn mesh(&self) -> Mesh {
-        Mesh { data: self.ranks, ..Mesh::pipeline(1) }
-    }
-
-    fn sharded(
-        &self,
-        rank: &Rank,
-        layers: &Layers,
-        checked: &Checked,
-        data: &LoadedData,
-    ) -> Result<Trained, Error> {
-        let unit = |unit: usize, replicas: &_| {
-            Sharded::new(unit, layers.build(unit..unit + 1, 1, DType::F64, &Device::Cpu)?, replicas)
-        };
-        let (mesh, settings) = (self.mesh(), Settings::IMAGES);
-        let executor = Executor::of_units(checked, rank.into(), mesh, &SAMPLE, settings, unit)?;
-        let sharing = self.strategy.sharing;
-        let is_last = rank.rank() + 1 == self.ranks;
+    fn sharded(&self, rank: &Rank, checked: &Checked, data: &LoadedData) -> Result<Trained, Error> {
+        let executor = self.case.executor_of_chunks(&Device::Cpu, &Counted::new(rank), checked)?;
+        let is_last = rank.rank() + 1 == rank.world_size();
         let sets = self.checkpoints.clone().map(|mut flags| {
             flags.folder = self.elsewhere.clone().filter(|_| is_last).unwrap_or(flags.folder);
-            Sets::new(flags, sharing, &executor)
+            Sets::new(flags, self.strategy.sharing, &executor)
         });
         let sets = sets.transpose()?;
         let store = sets.as_ref().map(|it| it as &dyn Store);
@@ -200,18 +178,8 @@ impl Run {
         Ok(Trained { weights: sorted(weights), losses, records })
     }
 
-    fn whole(
-        &self,
-        rank: &Rank,
-        layers: &Layers,
-        checked: &Checked,
-        data: &LoadedData,
-    ) -> Result<Trained, Error> {
-        let build = |unit| layers.build(unit..unit + 1, 1, DType::F64, &Device::Cpu);
-        let networks = (0..layers.len()).map(build).collect::<Result<_, _>>()?;
-        let (mesh, settings) = (self.mesh(), Settings::IMAGES);
-        let executor =
-            Executor::<Whole<_>>::new(checked, networks, rank.into(), mesh, &SAMPLE, settings)?;
+    fn whole(&self, rank: &Rank, checked: &Checked, data: &LoadedData) -> Result<Trained, Error> {
+        let executor = self.case.executor_of_whole(&Device::Cpu, &Counted::new(rank), checked)?;
         let store = self.checkpoints.as_ref().map(|it| it as &dyn Store);
         let (losses, records) = self.steps(&executor, data, store)?;
         Ok(Trained { weights: sorted(executor.weights().snapshot()?), losses, records })
@@ -225,7 +193,7 @@ impl Run {
     ) -> Result<(Vec<f64>, Vec<EpochRecord>), Error> {
         let rank = model.rank().unwrap();
         let watched = Watched::new(model, |step| self.end.at(step, rank));
-        let (mut optimizer, report) = (self.updates.optimizer(), &mut Report::silent());
+        let (mut optimizer, report) = (self.case.updates.optimizer(), &mut Report::silent());
         let (optimizer, options) = (&mut *optimizer, &self.options);
         let trained = train(&watched, data, options, (optimizer, 4), store, report, |_| Ok(()))?;
         Ok((watched.losses.take(), trained.records))
@@ -267,16 +235,16 @@ fn a_run_that_failed_resumes_on_any_number_of_ranks() {
     for strategy in [ZERO1, Strategy { sharing: Sharing::Zero2, ..ZERO1 }, ZERO3] {
         for updates in [Updates::Momentum, Updates::AdamW] {
             for (ranks, step) in [(1, 1), (2, 4), (3, 3), (4, 2)] {
-                let begun = Run { ranks, ..run(strategy, updates) };
+                let begun = run(strategy, updates).on(ranks);
                 let undisturbed = begun.train().unwrap();
                 let folder = begun.left(failure(step));
                 for ranks in 1..=4 {
                     let what = format!("{begun:?}, then {ranks}");
-                    let rest = Run { ranks, ..begun.clone() };
+                    let rest = begun.clone().on(ranks);
                     let rest = rest.resume(folder.path(), Resume::Newest).unwrap();
                     assert_eq!(rest.losses.len(), 6 - step, "{what}");
                     close(&rest, &undisturbed, 1e-10, &what);
-                    if ranks == begun.ranks {
+                    if ranks == begun.case.ranks {
                         same(&rest, &undisturbed, &what);
                     }
                 }
@@ -289,11 +257,11 @@ fn a_run_that_failed_resumes_on_any_number_of_ranks() {
 fn after_ctrl_c_there_is_a_set() {
     for end in [End::In(2, Event::Interrupt), End::In(3, Event::InterruptEvaluation)] {
         for strategy in [ZERO1, ZERO3] {
-            let begun = Run { ranks: 3, ..run(strategy, Updates::AdamW) };
+            let begun = run(strategy, Updates::AdamW).on(3);
             let undisturbed = begun.train().unwrap();
             let folder = begun.left(end);
             for ranks in [2, 3] {
-                let rest = Run { ranks, ..begun.clone() };
+                let rest = begun.clone().on(ranks);
                 let rest = rest.resume(folder.path(), Resume::Newest).unwrap();
                 close(&rest, &undisturbed, 1e-10, &format!("{end:?} {strategy:?} {ranks}"));
             }
@@ -305,7 +273,7 @@ fn after_ctrl_c_there_is_a_set() {
 #[test]
 fn no_rank_writes_a_set_when_a_chunk_is_not_finite_and_the_last_set_stays() {
     for (strategy, ranks) in [(ZERO1, 1), (ZERO1, 3), (ZERO3, 2), (DDP, 2)] {
-        let begun = Run { ranks, ..run(strategy, Updates::AdamW) };
+        let begun = run(strategy, Updates::AdamW).on(ranks);
         let folder = TempDir::new().unwrap();
         let mut keeping = Run { end: End::In(3, Event::RunAway), ..begun.keeping(folder.path()) };
         keeping.checkpoints.as_mut().unwrap().keep = 1;
@@ -327,13 +295,13 @@ fn no_rank_writes_a_set_when_a_chunk_is_not_finite_and_the_last_set_stays() {
 /// Each of four micro-batches is normalised by itself, on any number of ranks.
 #[test]
 fn running_statistics_are_kept_once() {
-    let layers = || Layers::resnet18(1);
     let options = TrainOptions { epochs: 1, ..OPTIONS };
-    let begun = Run { layers, options, ..run(ZERO3, Updates::Momentum) };
+    let begun = run(ZERO3, Updates::Momentum).of(|| Layers::resnet18(1));
+    let begun = Run { options, ..begun };
     let undisturbed = begun.train().unwrap();
     let folder = begun.left(failure(1));
     for (ranks, micro_batches) in [(1, 4), (2, 2), (4, 1)] {
-        let rest = Run { ranks, micro_batches, ..begun.clone() };
+        let rest = Run { case: Case { ranks, micro_batches, ..begun.case }, ..begun.clone() };
         let rest = rest.resume(folder.path(), Resume::Newest).unwrap();
         close(&rest, &undisturbed, 1e-8, &format!("{ranks}"));
         if ranks == 2 {
@@ -349,7 +317,7 @@ fn under_ddp_there_are_checkpoints_of_stage_5() {
     let folder = begun.left(failure(2));
     assert_eq!(names_in(folder.path()).len(), 3, "two checkpoints and the lock");
     for ranks in [1, 2, 3] {
-        let rest = Run { ranks, ..begun.clone() };
+        let rest = begun.clone().on(ranks);
         let rest = rest.resume(folder.path(), Resume::Newest).unwrap();
         close(&rest, &undisturbed, 1e-10, &format!("{ranks}"));
     }
@@ -369,7 +337,7 @@ fn long() -> Run {
 fn child() {
     let (Some(folder), Ok(ranks)) = (env::var_os(FOLDER), env::var(RANKS)) else { return };
     let (folder, ranks) = (PathBuf::from(folder), ranks.parse().unwrap());
-    let run = Run { ranks, end: End::Kill, ..long() };
+    let run = Run { end: End::Kill, ..long().on(ranks) };
     let begins = indices(&folder).is_empty();
     if begins { run.keeping(&folder).train() } else { run.resume_in(&folder, Resume::Newest) }
         .unwrap();
@@ -423,7 +391,7 @@ fn surplus_sets_go_with_their_shards() {
     // A set whose index was never written.
     fs::copy(shard(folder.path(), 5, 1, 2), shard(folder.path(), 6, 1, 2)).unwrap();
     let longer = TrainOptions { epochs: 3, ..OPTIONS };
-    let longer = Run { options: longer, ranks: 3, ..run(ZERO3, Updates::AdamW) };
+    let longer = Run { options: longer, ..run(ZERO3, Updates::AdamW).on(3) };
     longer.resume_in(folder.path(), Resume::Newest).unwrap();
     assert_eq!(found(), expected(3, [7, 8, 9]));
 }
@@ -498,12 +466,12 @@ fn a_set_of_another_run_is_refused_with_the_difference() {
     let wider = || Layers::dense(&[PIXELS, 9, 4, 7, CLASSES]).unwrap();
     let model = "of unit 1 dense1.weight [9, 3], dense1.bias [3] (30 in a row), \
                  this run's is dense1.weight [9, 4], dense1.bias [4] (40 in a row)";
-    assert_eq!(told(&Run { layers: wider, ..begun.clone() }), model);
+    assert_eq!(told(&begun.of(wider)), model);
     let fewer = || Layers::dense(&[PIXELS, 9, 3, 7]).unwrap();
     let model =
         "of unit 3 dense3.weight [7, 10], dense3.bias [10] (80 in a row), this run's is none";
-    assert_eq!(told(&Run { layers: fewer, ..begun.clone() }), model);
-    let momentum = told(&Run { updates: Updates::Momentum, ..begun.clone() });
+    assert_eq!(told(&begun.of(fewer)), model);
+    let momentum = told(&run(ZERO3, Updates::Momentum));
     assert_eq!(momentum, "of momentum none, this run's is 0.9");
     let options = TrainOptions { learning_rate: 0.02, ..OPTIONS };
     let rate = told(&Run { options, ..begun.clone() });
@@ -527,7 +495,7 @@ fn all_ranks_end_when_one_cannot_write() {
         let folder = TempDir::new().unwrap();
         let path = shard(folder.path(), 2, rank, 3);
         fs::create_dir(&path).unwrap();
-        let run = Run { ranks: 3, ..run(ZERO3, Updates::AdamW) }.keeping(folder.path());
+        let run = run(ZERO3, Updates::AdamW).on(3).keeping(folder.path());
         let told = run.train().unwrap_err();
         let expected = format!("cannot write {}: ", path.display());
         assert!(told.contains(&expected) && told.contains(&format!("rank {rank}")), "{told}");

@@ -10,7 +10,7 @@ use concise_wrapper::counted::Counted;
 use concise_wrapper::optimizer::{AdamW, Optimizer};
 use concise_wrapper::train;
 use datasets::source::LoadedData;
-use datasets::{CLASSES, Dataset, PIXELS};
+use datasets::{CLASSES, PIXELS};
 use harness::interrupt;
 use harness::records::TrainOptions;
 use harness::report::Report;
@@ -21,7 +21,7 @@ use params_and_allreduce::communicator::Communicator as _;
 use predicates::str::contains;
 use sharded_state::{Sharing, Strategy};
 
-use crate::cases::{CASE, Case, Net, on_ranks, values};
+use crate::cases::{CASE, Case, Net, images, on_ranks, values};
 
 /// The variable with the number of ranks of a process that a test starts.
 const RANKS: &str = "SIGNAL_IN_A_STEP";
@@ -60,10 +60,6 @@ fn child() {
     let case = Case { net, ranks, micro_batches: 1, ..CASE };
     let strategy = Strategy { sharing: Sharing::Zero3, prefetches: true, recomputes: None };
     let checked = check(case.schedule(strategy), UNBOUNDED).unwrap();
-    let images = |count: usize| {
-        let images = (0..count).map(|image| std::array::from_fn(|i| (image * i) as u8)).collect();
-        Dataset::new(images, (0..count).map(|image| (image % CLASSES) as u8).collect()).unwrap()
-    };
     let ended = on_ranks(ranks, |rank| {
         let executor = case.executor_of_chunks(rank.device(), &Counted::new(rank), &checked)?;
         let data = LoadedData { name: String::new(), train: images(400), test: images(4) };
