@@ -25,8 +25,6 @@ fn every_cut<M: ModuleT>(network: fn() -> Network<M>, change: fn(Settings) -> Se
     }
 }
 
-/// What the tests below call the expected run is itself compared with a loop by hand: a mistake in both of its
-/// halves alike would not show otherwise.
 #[test]
 fn a_signal_in_an_evaluation_leaves_a_checkpoint_before_it() {
     let expected = Settings::new().train(&lenet()).unwrap();
@@ -42,6 +40,8 @@ fn a_signal_in_an_evaluation_leaves_a_checkpoint_before_it() {
     assert_eq!(steps(&rest), 3);
 }
 
+/// What the other tests call the expected run is itself compared with a loop by hand: a mistake in both of its
+/// halves alike would not show otherwise.
 #[test]
 fn a_run_without_a_cut_is_what_it_says() {
     a_run_is_what_it_says(Settings::new());
