@@ -8,6 +8,7 @@ use concise_wrapper::optimizer::{Momentum, Sgd};
 use datasets::SAMPLE;
 use drawing::svg::Place;
 use harness::report::file;
+use model_parallel::execute::Settings;
 use model_parallel::execute::unit::Whole;
 use model_parallel::gantt::chart;
 use model_parallel::layers::{Layers, Stage};
