@@ -28,6 +28,7 @@ use datasets::{Batch, Dataset};
 use harness::interrupt;
 use harness::records::BatchSums;
 use harness::report::trace::COMPUTE;
+use itertools::Itertools as _;
 use ops::{cross_entropy, loss_and_correct, size_in_bytes};
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{self, SharedCommunicator};
@@ -42,7 +43,7 @@ use crate::instructions::Schedule;
 use crate::layers::Layers;
 use crate::simulate::{Held, Span, Timeline};
 use step::{StepState, Update};
-use unit::{Replicas, Unit, joined, refuse};
+use unit::{Replicas, Unit, refuse};
 
 /// The largest number of timelines that an executor keeps.
 const MOST_STEPS: usize = 200;
@@ -268,8 +269,8 @@ impl<U: Unit> Model for Executor<U> {
     fn evaluate(&self, images: &Dataset) -> Result<BatchSums, Error> {
         let replicas = &*self.replicas.comm;
         if !self.schedule().sharded {
-            let whole = joined(self.units.iter().map(|it| it.unit.network().weights()));
-            replicas::compare::<Error>(replicas, || whole.snapshot())?;
+            let whole = || self.units().map(|it| it.network().weights().snapshot());
+            replicas::compare::<Error>(replicas, || whole().flatten_ok().collect())?;
         }
         let of_pipeline = self.evaluate_part(images, part_of(replicas))?;
         Ok(allreduce_by_batch(&*self.all, of_pipeline)?.total())

@@ -7,14 +7,14 @@ use std::time::{Instant, SystemTime};
 
 use candle_core::{DType, Module as _, ModuleT, Tensor};
 use concise_wrapper::ddp::alike;
-use concise_wrapper::weights::Named;
+use concise_wrapper::weights::{Named, Weights};
 use concise_wrapper::{Error, Network, text};
 use model_state::weights::is_buffer;
 use ops::backward::no_grad;
 use params_and_allreduce::communicator::SharedCommunicator;
 use scratch_data_parallel::FixedTree;
 
-use super::unit::{Replicas, Unit, Whole, joined, refuse};
+use super::unit::{Replicas, Unit, Whole, refuse};
 use super::{Executor, Placed, Settings, batch_of, failed};
 use crate::check::{Checked, check, in_one_order};
 use crate::instructions::{Action, Instruction, Schedule, UNBOUNDED};
@@ -100,7 +100,12 @@ impl<U: Unit> Executor<U> {
         // All clocks count from one moment. No rank leaves a barrier at exactly the moment of another.
         let start = text::value_of_rank_0(&*all, &SystemTime::now())?;
         let origin = Instant::now().checked_sub(start.elapsed().unwrap_or_default());
-        let weights = joined(units.iter().map(|it| it.unit.owned()));
+        let owned = || units.iter().map(|it| it.unit.owned());
+        let weights = Weights {
+            precision: units[0].unit.owned().precision,
+            parameters: owned().flat_map(|it| it.parameters.clone()).collect(),
+            buffers: owned().flat_map(|it| it.buffers.clone()).collect(),
+        };
         Ok(Self {
             checked,
             stage,

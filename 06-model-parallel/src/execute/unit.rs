@@ -281,14 +281,3 @@ fn no_chunks() -> Result<(), Error> {
 pub fn refuse<T>(text: String) -> Result<T, Error> {
     Err(candle_core::Error::Msg(text).into())
 }
-
-/// All of these weights.
-pub(super) fn joined<'a>(all: impl IntoIterator<Item = &'a Weights>) -> Weights {
-    let mut all = all.into_iter();
-    let mut joined = all.next().expect("a stage has a unit").clone();
-    for weights in all {
-        joined.parameters.extend(weights.parameters.iter().cloned());
-        joined.buffers.extend(weights.buffers.iter().cloned());
-    }
-    joined
-}
