@@ -267,12 +267,12 @@ impl Attention {
         for start in (0..tokens).step_by(BLOCK) {
             let end = (start + BLOCK).min(tokens);
             for first in (start..end).step_by(HIGH) {
-                let [mut of_rows, mut dots] = [[T::zero(); HIGH]; 2];
-                for row in 0..HIGH {
-                    let last = (first + row).min(tokens - 1);
-                    of_rows[row] = sums[last];
-                    dots[row] = dot(&y[last * stride..][..size], &dy[last * stride..][..size]);
-                }
+                let rows: [usize; HIGH] = std::array::from_fn(|row| (first + row).min(tokens - 1));
+                let of_rows = rows.map(|row| sums[row]);
+                let dots = rows.map(
+                    #[inline(always)]
+                    |row| dot(&y[row * stride..][..size], &dy[row * stride..][..size]),
+                );
                 let at = (first - start) * width;
                 for panel in 0..=(first + HIGH - 1).min(tokens - 1) / COLUMNS {
                     let mut tile = self.row_products(q, first, of_keys.panel(panel));

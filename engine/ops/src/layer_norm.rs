@@ -264,20 +264,15 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused_in_words() {
-        let of = |shape: &[usize]| noise("of", shape);
-        for (x, weight, bias, epsilon, complaint) in [
-            (
-                of(&[2, 3]),
-                of(&[2]),
-                of(&[3]),
-                1.0,
-                "F64 [2, 3] needs a weight F64 [3], got F64 [2]",
-            ),
-            (of(&[2, 3]), of(&[3]), of(&[3, 1]), 1.0, "needs a bias F64 [3], got F64 [3, 1]"),
-            (of(&[2, 0]), of(&[0]), of(&[0]), 1.0, "at least one feature expected, got [2, 0]"),
-            (of(&[]), of(&[]), of(&[]), 1.0, "at least one feature expected, got []"),
-            (of(&[2]), of(&[2]), of(&[2]), 0.0, "epsilon must be above 0, got 0"),
-        ] {
+        let cases: [([&[usize]; 3], _, _); 5] = [
+            ([&[2, 3], &[2], &[3]], 1.0, "F64 [2, 3] needs a weight F64 [3], got F64 [2]"),
+            ([&[2, 3], &[3], &[3, 1]], 1.0, "needs a bias F64 [3], got F64 [3, 1]"),
+            ([&[2, 0], &[0], &[0]], 1.0, "at least one feature expected, got [2, 0]"),
+            ([&[]; 3], 1.0, "at least one feature expected, got []"),
+            ([&[2]; 3], 0.0, "epsilon must be above 0, got 0"),
+        ];
+        for (shapes, epsilon, complaint) in cases {
+            let [x, weight, bias] = noises(shapes);
             let error = layer_norm(&x, &weight, &bias, epsilon).unwrap_err().to_string();
             assert!(error.contains(complaint), "{error}");
         }
