@@ -254,8 +254,8 @@ impl Attention {
     ) {
         let Self { tokens, size, .. } = *self;
         let (width, stride, scale) = (self.width(), self.stride(), self.scale::<T>());
-        let [of_keys, of_values] = [k, v].map(|of| Panels::transposed(of, tokens, size, stride));
         let [queries, keys, upstream] = [q, k, dy].map(|of| Panels::of(of, tokens, size, stride));
+        let [of_keys, of_values] = [k, v].map(|of| Panels::transposed(of, tokens, size, stride));
         let [mut weights, mut dscores] = [(); 2].map(|()| Scratch::<T>::new(BLOCK * width));
         // The sums of a panel's tile lie together.
         let (panels, height) = (size.div_ceil(COLUMNS), tokens.next_multiple_of(HIGH));
@@ -267,12 +267,12 @@ impl Attention {
         for start in (0..tokens).step_by(BLOCK) {
             let end = (start + BLOCK).min(tokens);
             for first in (start..end).step_by(HIGH) {
-                let [mut of_rows, mut dots] = [[T::zero(); HIGH]; 2];
-                for row in 0..HIGH {
-                    let last = (first + row).min(tokens - 1);
-                    of_rows[row] = sums[last];
-                    dots[row] = dot(&y[last * stride..][..size], &dy[last * stride..][..size]);
-                }
+                let rows: [usize; HIGH] = std::array::from_fn(|row| (first + row).min(tokens - 1));
+                let of_rows = rows.map(|row| sums[row]);
+                let dots = rows.map(
+                    #[inline(always)]
+                    |row| dot(&y[row * stride..][..size], &dy[row * stride..][..size]),
+                );
                 let at = (first - start) * width;
                 for panel in 0..=(first + HIGH - 1).min(tokens - 1) / COLUMNS {
                     let mut tile = self.row_products(q, first, of_keys.panel(panel));
@@ -381,6 +381,7 @@ fn write<T: Element>(
 #[cfg(test)]
 mod tests {
     use candle_core::{DType, Device};
+    use itertools::iproduct;
 
     use super::*;
     use crate::backward::{backward_from, is_recorded};
@@ -414,40 +415,36 @@ mod tests {
     /// No token reads a later one: neither its numbers nor the gradient of its result.
     #[test]
     fn a_nan_reaches_the_tokens_from_its_own_on() {
+        /// Whether a NaN of a token, the second, reaches another.
+        type Reaches = fn(usize, usize) -> bool;
+        // From a query, a key, a value and a gradient to the results and to the gradients of the values.
+        let all: [[Reaches; 2]; 4] = [
+            [|token, place| token == place, |token, place| token <= place],
+            [|token, place| token >= place, |_, _| true],
+            [|token, place| token >= place, |_, _| false],
+            [|_, _| false, |token, place| token <= place],
+        ];
         let (tokens, features) = (37, 10);
-        for place in [0, 3, 17, 36] {
-            for nth in 0..4 {
-                let mut operands = noises([&[1, tokens, features]; 4]).map(|of| numbers(&of));
-                operands[nth][place * features] = f64::NAN;
-                let [q, k, v, dy] = operands.map(|of| {
-                    let of = Tensor::from_vec(of, (1, tokens, features), &Device::Cpu).unwrap();
-                    Var::from_tensor(&of).unwrap()
-                });
-                let y = causal_attention(&q, &k, &v, 2).unwrap();
-                let gradients = backward_from(&y, &dy).unwrap();
-                let nans = |of: &Tensor| -> Vec<bool> {
-                    let of_first_head = |row: &[f64]| row[..5].iter().any(|of| of.is_nan());
-                    numbers(of).chunks(features).map(of_first_head).collect()
-                };
-                let tokens_where = |is: &dyn Fn(usize) -> bool| (0..tokens).map(is).collect();
-                // The results of a NaN query, of a NaN key or value, and of a NaN gradient.
-                let expected: Vec<bool> = match nth {
-                    0 => tokens_where(&|token| token == place),
-                    3 => tokens_where(&|_| false),
-                    _ => tokens_where(&|token| token >= place),
-                };
-                assert_eq!(nans(&y), expected, "operand {nth}, token {place}");
-                let of_values: Vec<bool> = match nth {
-                    0 | 3 => tokens_where(&|token| token <= place),
-                    1 => tokens_where(&|_| true),
-                    _ => tokens_where(&|_| false),
-                };
-                let dv = nans(gradients.get(&v).unwrap());
-                assert_eq!(dv, of_values, "operand {nth}, token {place}");
-                if nth == 3 {
-                    let dq = nans(gradients.get(&q).unwrap());
-                    assert!(dq.iter().enumerate().all(|(token, nan)| !nan || token == place));
-                }
+        for (place, (nth, reaches)) in iproduct!([0, 3, 17, 36], all.into_iter().enumerate()) {
+            let mut operands = noises([&[1, tokens, features]; 4]).map(|of| numbers(&of));
+            operands[nth][place * features] = f64::NAN;
+            let [q, k, v, dy] = operands.map(|of| {
+                let of = Tensor::from_vec(of, (1, tokens, features), &Device::Cpu).unwrap();
+                Var::from_tensor(&of).unwrap()
+            });
+            let y = causal_attention(&q, &k, &v, 2).unwrap();
+            let gradients = backward_from(&y, &dy).unwrap();
+            let nans = |of: &Tensor| -> Vec<bool> {
+                let of_first_head = |row: &[f64]| row[..5].iter().any(|of| of.is_nan());
+                numbers(of).chunks(features).map(of_first_head).collect()
+            };
+            for (found, reaches) in [&y, gradients.get(&v).unwrap()].into_iter().zip(reaches) {
+                let expected: Vec<bool> = (0..tokens).map(|token| reaches(token, place)).collect();
+                assert_eq!(nans(found), expected, "operand {nth}, token {place}");
+            }
+            if nth == 3 {
+                let dq = nans(gradients.get(&q).unwrap());
+                assert!(dq.iter().enumerate().all(|(token, nan)| !nan || token == place));
             }
         }
     }

@@ -12,7 +12,7 @@ use candle_core::{D, DType, Result, Tensor, WithDType, bail};
 
 use crate::backward::{record, record_copy};
 use crate::copies::cast;
-use crate::kernels::element::{Element, cpu_memory, tensor, with_elements};
+use crate::kernels::element::{Element, computed_in, cpu_memory, tensor, with_elements};
 use crate::kernels::memory::made_by_task;
 use crate::kernels::simd::vectorised;
 use crate::kernels::sums::{Line, Moments, mean_and_squares, sums};
@@ -26,7 +26,12 @@ const ROWS: usize = 64;
 /// shapes or types do not fit, when there are no features, when `epsilon` is not positive, and on dtypes but f32, f64 and
 /// bf16. When `x` is bf16, the computation is in f32, and the parameters are bf16 or f32.
 pub fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, epsilon: f64) -> Result<Tensor> {
-    check(x, [weight, bias], epsilon)?;
+    let features = x.dims().last().copied().unwrap_or(0);
+    if features == 0 {
+        bail!("layer_norm: […, features] with at least one feature expected, got {:?}", x.dims());
+    }
+    let types = [x.dtype(), computed_in(x.dtype())];
+    check_norm("layer_norm", x, [weight, bias], (features, &types), epsilon)?;
     if x.dtype() == DType::BF16 {
         let wide = |of| cast(of, DType::F32);
         let y = layer_norm(&wide(x)?, &wide(weight)?, &wide(bias)?, epsilon)?;
@@ -175,25 +180,28 @@ fn gradients_on_gpu([x, weight, dy]: [&Tensor; 3], epsilon: f64) -> Result<[Opti
     Ok([Some(dx), Some(over_rows(&(dy * &normalised)?)?), Some(over_rows(dy)?)])
 }
 
-fn check(x: &Tensor, parameters: [&Tensor; 2], epsilon: f64) -> Result<()> {
-    let features = x.dims().last().copied().unwrap_or(0);
-    if features == 0 {
-        bail!("layer_norm: […, features] with at least one feature expected, got {:?}", x.dims());
-    }
-    for (name, parameter) in ["weight", "bias"].into_iter().zip(parameters) {
-        let (dtype, found) = (x.dtype(), parameter.dtype());
-        let fits = found == dtype || (dtype == DType::BF16 && found == DType::F32);
-        if parameter.dims() != [features] || !fits {
-            let (dims, of_parameter) = (x.dims(), parameter.dims());
+/// Fails when the weight or the bias of a `norm` does not have this number of features and one of the `types`, and when `epsilon`
+/// is not positive.
+pub(crate) fn check_norm(
+    norm: &str,
+    x: &Tensor,
+    [weight, bias]: [&Tensor; 2],
+    (features, types): (usize, &[DType]),
+    epsilon: f64,
+) -> Result<()> {
+    for (name, parameter) in [("weight", weight), ("bias", bias)] {
+        if parameter.dims() != [features] || !types.contains(&parameter.dtype()) {
+            let ((dtype, dims), found) = ((x.dtype(), x.dims()), parameter.dtype());
             bail!(
-                "layer_norm: {dtype:?} {dims:?} needs a {name} {dtype:?} [{features}], got \
-                 {found:?} {of_parameter:?}"
+                "{norm}: {dtype:?} {dims:?} needs a {name} {:?} [{features}], got {found:?} {:?}",
+                types[0],
+                parameter.dims()
             );
         }
     }
     // The comparison also refuses a NaN.
     if epsilon.partial_cmp(&0.0) != Some(std::cmp::Ordering::Greater) {
-        bail!("layer_norm: epsilon must be above 0, got {epsilon}");
+        bail!("{norm}: epsilon must be above 0, got {epsilon}");
     }
     Ok(())
 }
@@ -256,20 +264,15 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused_in_words() {
-        let of = |shape: &[usize]| noise("of", shape);
-        for (x, weight, bias, epsilon, complaint) in [
-            (
-                of(&[2, 3]),
-                of(&[2]),
-                of(&[3]),
-                1.0,
-                "F64 [2, 3] needs a weight F64 [3], got F64 [2]",
-            ),
-            (of(&[2, 3]), of(&[3]), of(&[3, 1]), 1.0, "needs a bias F64 [3], got F64 [3, 1]"),
-            (of(&[2, 0]), of(&[0]), of(&[0]), 1.0, "at least one feature expected, got [2, 0]"),
-            (of(&[]), of(&[]), of(&[]), 1.0, "at least one feature expected, got []"),
-            (of(&[2]), of(&[2]), of(&[2]), 0.0, "epsilon must be above 0, got 0"),
-        ] {
+        let cases: [([&[usize]; 3], _, _); 5] = [
+            ([&[2, 3], &[2], &[3]], 1.0, "F64 [2, 3] needs a weight F64 [3], got F64 [2]"),
+            ([&[2, 3], &[3], &[3, 1]], 1.0, "needs a bias F64 [3], got F64 [3, 1]"),
+            ([&[2, 0], &[0], &[0]], 1.0, "at least one feature expected, got [2, 0]"),
+            ([&[]; 3], 1.0, "at least one feature expected, got []"),
+            ([&[2]; 3], 0.0, "epsilon must be above 0, got 0"),
+        ];
+        for (shapes, epsilon, complaint) in cases {
+            let [x, weight, bias] = noises(shapes);
             let error = layer_norm(&x, &weight, &bias, epsilon).unwrap_err().to_string();
             assert!(error.contains(complaint), "{error}");
         }

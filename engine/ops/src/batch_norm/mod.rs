@@ -39,6 +39,7 @@ use crate::copies::{cast, is_rounded};
 use crate::kernels::element::computed_in;
 use crate::kernels::gpu;
 use crate::kernels::windows::Channels;
+use crate::layer_norm::check_norm;
 use loops::Sums;
 
 impl Statistics {
@@ -91,7 +92,10 @@ fn normalised(
     epsilon: f64,
     relu: bool,
 ) -> Result<(Tensor, Statistics)> {
-    check([x, weight, bias], given, epsilon)?;
+    let Channels { channels, .. } = sizes(x)?;
+    let of_channels = (channels, &[computed_in(x.dtype())][..]);
+    check_norm("batch_norm", x, [weight, bias], of_channels, epsilon)?;
+    given.map_or(Ok(()), |given| given.check(channels))?;
     if is_rounded(x) {
         let (y, statistics) = normalised([&widened(x)?, weight, bias], given, epsilon, relu)?;
         return Ok((cast(&y, x.dtype())?, statistics));
@@ -165,24 +169,4 @@ fn sizes(images: &Tensor) -> Result<Channels> {
 /// Converts bf16 images on the CPU to the type that the loops compute in.
 fn widened(x: &Tensor) -> Result<Tensor> {
     if is_rounded(x) { cast(x, DType::F32) } else { Ok(x.clone()) }
-}
-
-fn check([x, weight, bias]: [&Tensor; 3], given: Option<&Statistics>, epsilon: f64) -> Result<()> {
-    let Channels { channels, .. } = sizes(x)?;
-    let expected = computed_in(x.dtype());
-    for (name, parameter) in [("weight", weight), ("bias", bias)] {
-        if parameter.dims() != [channels] || parameter.dtype() != expected {
-            let ((dtype, dims), found) = ((x.dtype(), x.dims()), parameter.dtype());
-            bail!(
-                "batch_norm: images {dtype:?} {dims:?} need a {name} {expected:?} [{channels}], got \
-                 {found:?} {:?}",
-                parameter.dims()
-            );
-        }
-    }
-    // The comparison also refuses a NaN.
-    if epsilon.partial_cmp(&0.0) != Some(std::cmp::Ordering::Greater) {
-        bail!("batch_norm: epsilon must be above 0, got {epsilon}");
-    }
-    given.map_or(Ok(()), |given| given.check(channels))
 }

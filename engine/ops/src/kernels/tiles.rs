@@ -102,14 +102,18 @@ impl<T: Element> Panels<T> {
         Self { numbers, rows }
     }
 
-    /// Copies the transpose of the matrix.
+    /// Copies the transpose of the matrix. Row by row, the numbers come into the near cache faster than in the order of the panels.
     #[inline(never)]
     pub(crate) fn transposed(matrix: &[T], rows: usize, columns: usize, stride: usize) -> Self {
+        let mut by_rows = Scratch::new(rows * columns);
+        for (to, from) in by_rows.chunks_exact_mut(columns).zip(matrix.chunks(stride)) {
+            to.copy_from_slice(&from[..columns]);
+        }
         let mut numbers = Scratch::new(columns * rows.next_multiple_of(COLUMNS));
         for (nth, panel) in numbers.chunks_exact_mut(columns * COLUMNS).enumerate() {
             let first = nth * COLUMNS;
-            let of_panel = [COLUMNS.min(rows - first), columns, stride];
-            transpose(&matrix[first * stride..], of_panel, panel, COLUMNS);
+            let of_panel = [COLUMNS.min(rows - first), columns, columns];
+            transpose(&by_rows[first * columns..], of_panel, panel, COLUMNS);
         }
         Self { numbers, rows: columns }
     }

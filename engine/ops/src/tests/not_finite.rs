@@ -254,15 +254,11 @@ impl Case {
             move |t| {
                 let mut results = vec![vec![], vec![], vec![0.0; row], vec![0.0; row]];
                 for (x, dy) in t[0].chunks(row).zip(t[3].chunks(row)) {
-                    let (mean, variance) = moments(x);
-                    let deviation = (variance + EPSILON).sqrt();
-                    let x = map([x], |[x]| (x - mean) / deviation);
-                    let g = map([dy, &t[1]], |[dy, weight]| dy * weight);
-                    let mean = |of: &[f64]| of.iter().sum::<f64>() / row as f64;
-                    let (push, pull) = (mean(&g), mean(&map([&g, &x], |[g, x]| g * x)));
+                    let norm = Norm::new(x, [1.0, 0.0], moments(x));
+                    let (x, g) = (norm.normalised(), map([dy, &t[1]], |[dy, weight]| dy * weight));
                     results[0]
                         .extend(map([&x, &t[1], &t[2]], |[x, weight, bias]| x * weight + bias));
-                    results[1].extend(map([&g, &x], |[g, x]| (g - push - x * pull) / deviation));
+                    results[1].extend(norm.dx(&g, norm.sums(&g)));
                     for place in 0..row {
                         results[2][place] += dy[place] * x[place];
                         results[3][place] += dy[place];
@@ -556,8 +552,7 @@ impl Case {
                                 [mean, variance] => Some((mean[channel], variance[channel])),
                                 _ => None,
                             };
-                            let layer =
-                                Channel::new(&x, parameters, of_given.unwrap_or(moments(&x)));
+                            let layer = Norm::new(&x, parameters, of_given.unwrap_or(moments(&x)));
                             layer.gradients(&dy, with_relu, of_given.is_none())
                         })
                     },
@@ -584,7 +579,7 @@ impl Case {
                         let dz = izip!(of(y), of(dy)).map(|(y, dy)| passed(with_relu, y, dy));
                         let (x, dz) = (of(x), dz.collect_vec());
                         let given = (mean[channel], variance[channel]);
-                        let layer = Channel::new(&x, [weight[channel], 0.0], given);
+                        let layer = Norm::new(&x, [weight[channel], 0.0], given);
                         let [dweight, dbias] = layer.sums(&dz);
                         first.push(dbias);
                         second.push(dweight);
@@ -630,8 +625,8 @@ fn by_channel(sizes: [usize; 3], of: impl Fn(usize) -> OfChannel) -> Vec<Vec<f64
     vec![images(|results| &results.0), images(|results| &results.1), parameter(0), parameter(1)]
 }
 
-/// A batch norm of one channel, as its formula.
-struct Channel<'a> {
+/// The norm of a channel or a row, as its formula.
+struct Norm<'a> {
     x: &'a [f64],
     weight: f64,
     bias: f64,
@@ -639,7 +634,7 @@ struct Channel<'a> {
     deviation: f64,
 }
 
-impl<'a> Channel<'a> {
+impl<'a> Norm<'a> {
     fn new(x: &'a [f64], [weight, bias]: [f64; 2], (mean, variance): (f64, f64)) -> Self {
         Self { x, weight, bias, mean, deviation: (variance + EPSILON).sqrt() }
     }

@@ -219,9 +219,9 @@ fn what_does_not_fit_is_refused_in_words() {
     let (halves, singles, whole) = (cast(DType::BF16), cast(DType::F32), cast(DType::U32));
     let empty = Tensor::zeros((0, 3, 4, 4), DType::F64, &Device::Cpu).unwrap();
     for (x, weight, bias, epsilon, complaint) in [
-        (x, four, bias, EPSILON, "need a weight F64 [3], got F64 [4]"),
-        (x, weight, four, EPSILON, "need a bias F64 [3], got F64 [4]"),
-        (x, &singles[1], bias, EPSILON, "need a weight F64 [3], got F32 [3]"),
+        (x, four, bias, EPSILON, "needs a weight F64 [3], got F64 [4]"),
+        (x, weight, four, EPSILON, "needs a bias F64 [3], got F64 [4]"),
+        (x, &singles[1], bias, EPSILON, "needs a weight F64 [3], got F32 [3]"),
         (weight, weight, bias, EPSILON, "[B, C, H, W]"),
         (&empty, weight, bias, EPSILON, "no values"),
         (x, weight, bias, 0.0, "epsilon"),
@@ -232,7 +232,7 @@ fn what_does_not_fit_is_refused_in_words() {
             &halves[1],
             bias,
             EPSILON,
-            "BF16 [2, 3, 4, 4] need a weight F32 [3], got BF16",
+            "BF16 [2, 3, 4, 4] needs a weight F32 [3], got BF16",
         ),
         (&whole[0], &whole[1], &whole[2], EPSILON, "f32 and f64, not on U32"),
     ] {
