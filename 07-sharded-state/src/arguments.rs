@@ -126,12 +126,10 @@ impl Arguments {
 
     /// The network: its layers, and its sizes.
     pub(crate) fn network(&self) -> anyhow::Result<(Layers, NetworkSize)> {
+        let features = self.features();
         match self.model {
             ModelKind::Gpt => self.common.gpt(self.width),
-            ModelKind::Dense => {
-                let features = self.features();
-                Ok((Layers::dense(&features)?, NetworkSize::dense(&features)))
-            }
+            ModelKind::Dense => Ok((Layers::dense(&features)?, NetworkSize::dense(&features))),
         }
     }
 
@@ -142,11 +140,9 @@ impl Arguments {
         self.common.check(launch, mesh, if self.draw { 0 } else { self.micro_batches })?;
         let recomputes = self.strategy.iter().any(|it| it.recomputes.is_some());
         each_once("--strategy", &self.strategy, Strategy::to_string)?;
-        let of_other = match self.model {
-            ModelKind::Gpt => !self.widths.is_empty(),
-            ModelKind::Dense => self.width.is_some(),
-        };
-        if self.model != ModelKind::Gpt {
+        let is_gpt = self.model == ModelKind::Gpt;
+        let of_other = if is_gpt { !self.widths.is_empty() } else { self.width.is_some() };
+        if !is_gpt {
             self.common.check_no_gpt()?;
         }
         let of_stages = format!(

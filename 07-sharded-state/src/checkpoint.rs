@@ -34,9 +34,6 @@ use crate::{Sharded, Sharing};
 /// The tensor of the index: a hash of each shard, in the order of the ranks.
 const HASHES: &str = "shards";
 
-/// A hash of each shard.
-type Hashes = Vec<Vec<u8>>;
-
 /// The text between the name of the index and the number of a shard.
 const SHARD: &str = ".shard-";
 
@@ -60,11 +57,11 @@ impl<'a, M: ModuleT> Sets<'a, M> {
         }
         let settings = &mut flags.configuration;
         settings.extend([("sharing", format!("{sharing:?}").to_lowercase())]);
-        for unit in executor.units() {
+        for (number, unit) in executor.units().enumerate() {
             let tensors = unit.network().weights().iter();
             let mut tensors = tensors.map(|it| format!("{} {:?}", it.name, it.tensor.dims()));
             let value = format!("{} ({} in a row)", tensors.join(", "), unit.row_len());
-            settings.extend([(&*format!("unit {}", unit.number()), value)]);
+            settings.extend([(&*format!("unit {number}"), value)]);
         }
         Ok(Self { flags, executor })
     }
@@ -156,7 +153,7 @@ impl<M: ModuleT> Store for Sets<'_, M> {
     ) -> Result<TrainerState, Error> {
         let found = folder.map(|folder| folder.find(complete, report)).transpose()?;
         let found = text::value_of_rank_0(&**self.comm(), &found.unwrap_or_default())?;
-        let (state, (index, hashes)): (TrainerState, (String, Hashes)) = found;
+        let (state, (index, hashes)): (TrainerState, (String, Vec<Vec<u8>>)) = found;
         let index = self.flags.folder.join(index);
         for nth in 0..hashes.len() {
             let common = |it| Some((it, self.common(it, nth, hashes.len())?));
@@ -189,7 +186,7 @@ fn shard(index: &Path, rank: usize, ranks: usize) -> PathBuf {
 fn complete(
     index: &Path,
     mut tensors: BTreeMap<String, Tensor>,
-) -> Result<(String, Hashes), CheckpointError> {
+) -> Result<(String, Vec<Vec<u8>>), CheckpointError> {
     let name = index.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let hashes = tensors.remove(HASHES).map(|hashes| hashes.to_vec2::<u8>());
     let Some(Ok(hashes)) = hashes else {

@@ -59,11 +59,6 @@ impl<M: ModuleT> Sharded<M> {
         self.owned.parameters.first().map(|named| &named.tensor)
     }
 
-    /// The number of the unit in the model.
-    pub fn number(&self) -> usize {
-        self.number
-    }
-
     /// Whether the replica has its chunk alone.
     pub fn is_freed(&self) -> bool {
         !self.is_whole.get()
