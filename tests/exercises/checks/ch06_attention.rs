@@ -1,7 +1,7 @@
 //! Chapter 6b, `book/src/ch06b-tensor-parallel.md`: causal attention on k ranks, each with some of the heads.
 //!
-//! First the attention of one rank's heads, then their part of the layer. Then forward and backward, with right parts, are
-//! compared with one device. Then the messages.
+//! The check begins with the attention of one rank's heads, and with their part of the layer. Then it compares forward and
+//! backward, with right parts, with one device. The messages come last.
 
 use std::cell::Cell;
 
