@@ -217,7 +217,7 @@ fn rows_of_product<T: Element>(
     finish: impl Fn(&mut [T]) + Sync + Send,
 ) -> Vec<T> {
     let (inner, columns) = b.size();
-    written_by_task(a.len() / inner * columns, ROWS * columns, |task, rows| {
+    written_by_task(a.len() / inner * columns, ROWS * columns, false, |task, rows| {
         let a = &a[task * ROWS * inner..];
         let a = &a[..a.len().min(ROWS * inner)];
         let rows = product(Matrix::new(a, a.len() / inner, inner), b, rows);

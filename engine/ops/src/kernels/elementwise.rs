@@ -32,7 +32,9 @@ pub(crate) fn map<T: Element, const N: usize>(
     operands: [&[T]; N],
     of: impl Fn([T; N]) -> T + Sync + Send,
 ) -> Vec<T> {
-    let results = written_by_task(operands[0].len(), BLOCK, |task, results| {
+    // Outside of any pool, such as in DDP's thread for buckets, rayon would start a pool of all cores.
+    let alone = rayon::current_thread_index().is_none();
+    let results = written_by_task(operands[0].len(), BLOCK, alone, |task, results| {
         vectorised(
             #[inline(always)]
             || {

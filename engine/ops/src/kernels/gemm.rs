@@ -297,7 +297,7 @@ mod tests {
                 [Panels::whole(&b, n), Panels::copied(&b, n), Panels::transposed(&turned, k)]
             {
                 assert_eq!(panels.size(), (k, n));
-                let (found, _) = written_by_task(m * n, m * n, |_, memory| {
+                let (found, _) = written_by_task(m * n, m * n, false, |_, memory| {
                     (product(Matrix::new(&a, m, k), &panels, memory), ())
                 });
                 assert!(found == expected, "{m} × {k} × {n} in panels of {}", panels.width);

@@ -49,19 +49,20 @@ pub(crate) fn made_by_task<T: Copy + Default + Send, R: Send>(
     of_task: usize,
     make: impl Fn(usize, &mut [T]) -> R + Sync + Send,
 ) -> (Vec<T>, Vec<R>) {
-    written_by_task(len, of_task, |task, memory| {
+    written_by_task(len, of_task, false, |task, memory| {
         let numbers = filled(memory, |_| T::default());
         let result = make(task, numbers);
         (numbers, result)
     })
 }
 
-/// Does the same for a `write` that gets memory without values. It returns this memory with a value in each place. A caller
-/// outside of any pool, such as DDP's thread for buckets, works alone: rayon would start a pool of all cores.
+/// Does the same for a `write` that gets memory without values. It returns this memory with a value in each place. With `alone`,
+/// the thread of the caller does all tasks.
 #[expect(unsafe_code, reason = "the memory has no initial values; each task writes its own")]
 pub(crate) fn written_by_task<T: Copy + Send, R: Send>(
     len: usize,
     of_task: usize,
+    alone: bool,
     write: impl for<'a> Fn(usize, &'a mut [MaybeUninit<T>]) -> (&'a mut [T], R) + Sync + Send,
 ) -> (Vec<T>, Vec<R>) {
     let mut numbers = Vec::with_capacity(len);
@@ -72,9 +73,9 @@ pub(crate) fn written_by_task<T: Copy + Send, R: Send>(
         assert_eq!((numbers.as_ptr(), numbers.len()), place, "a task returns its own memory");
         result
     };
-    let results = match rayon::current_thread_index() {
-        Some(_) => memory.par_chunks_mut(of_task).enumerate().map(work).collect(),
-        None => memory.chunks_mut(of_task).enumerate().map(work).collect(),
+    let results = match alone {
+        true => memory.chunks_mut(of_task).enumerate().map(work).collect(),
+        false => memory.par_chunks_mut(of_task).enumerate().map(work).collect(),
     };
     // SAFETY: the tasks have all memory of `numbers`, and each has returned its part as initialised numbers.
     unsafe { numbers.set_len(len) };
