@@ -269,8 +269,9 @@ impl<U: Unit> Model for Executor<U> {
     fn evaluate(&self, images: &Dataset) -> Result<BatchSums, Error> {
         let replicas = &*self.replicas.comm;
         if !self.schedule().sharded {
-            let whole = || self.units().map(|it| it.network().weights().snapshot());
-            replicas::compare::<Error>(replicas, || whole().flatten_ok().collect())?;
+            replicas::compare::<Error>(replicas, || {
+                self.units().map(|it| it.network().weights().snapshot()).flatten_ok().collect()
+            })?;
         }
         let of_pipeline = self.evaluate_part(images, part_of(replicas))?;
         Ok(allreduce_by_batch(&*self.all, of_pipeline)?.total())
