@@ -35,7 +35,8 @@ pub fn part(whole: &Attention, heads: usize, rank: usize, ranks: usize) -> Resul
 /// weights of these scores, and the result of token t is the sum of the tokens' values times these weights.
 ///
 /// Do not call `ops::causal_attention`. `reshape` and `transpose` give each head its columns, `matmul` multiplies matrices in
-/// batches, and `softmax(&scores)` works along the last axis. A score of −∞ gets the weight 0.
+/// batches, which are `contiguous`, and `softmax(&scores)` works along the last axis. A score of −∞ gets the weight 0. Add a mask:
+/// a product of 0 and −∞ is NaN.
 ///
 /// Fails when a tensor operation fails.
 pub fn attend(query: &Tensor, key: &Tensor, value: &Tensor, heads: usize) -> Result<Tensor> {

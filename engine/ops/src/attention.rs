@@ -1,8 +1,9 @@
 //! Causal attention: each token is a weighted mean of the values of the tokens up to itself.
 //!
-//! Forward and backward work as FlashAttention (Dao et al., 2022). A task computes one head of one sample, and holds the scores
-//! of sixteen queries at a time. Forward keeps one number for each query, the logarithm of the sum of its exponentials.
-//! Backward computes the scores again. Cost for each head: 2 · T² · size operations forward, and 5 · T² · size backward.
+//! On a CPU, forward and backward work as FlashAttention (Dao et al., 2022). A task computes one head of one sample. It holds the
+//! scores of four queries at a time forward, and of sixteen backward. Forward keeps one number for each query, the logarithm of
+//! the sum of its exponentials, and backward computes the scores again. Cost for each head: 2 · T² · size operations forward, and
+//! 5 · T² · size backward. On a GPU, candle's operations hold the scores of all heads.
 //!
 //! A query reads nothing of the keys, values and gradients of later tokens, so their NaNs do not reach it.
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! x̂ = (x − mean) / √(variance + ε)        y = x̂ · weight + bias
-//! g = dy · weight                         dx = (g − Σ g / n − x̂ · Σ g · x̂ / n) / √(variance + ε)
+//! g = dy · weight                         dx = (g − Σ g / n − x̂ · Σ (g · x̂) / n) / √(variance + ε)
 //! ```
 //!
 //! A row of activations is in the cache during all loops over the row. The gradients of weight and bias are sums over the

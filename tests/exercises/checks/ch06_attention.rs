@@ -40,7 +40,7 @@ const REDUCED: &str =
     "each rank has a term of the result: add up the terms, then add the bias once";
 const OWN: &str = "the result is the same on all ranks, and so is its gradient: k copies of one loss; a part's gradient is complete on its rank";
 const ALL_USES: &str = "x is used on all ranks: its gradient is the sum over all ranks";
-const ORDER: &str = "all ranks add in the same order, or one adds for all: else their results part in the last bits";
+const ORDER: &str = "all ranks add in the same order, or one adds for all: else their results differ in the last bits";
 const ONE_SUM: &str = "queries, keys and values are one layer by columns, and out is one by rows: one sum forward, one backward";
 
 /// The names of the tensors, in order.

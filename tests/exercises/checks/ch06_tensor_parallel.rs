@@ -41,7 +41,7 @@ const OWN: [&str; 4] = [
     "Y is the same on all ranks, and so is its gradient: k copies of one loss, not k losses",
 ];
 const ALL_USES: &str = "X is used on all ranks: its gradient is the sum over all ranks";
-const ORDER: &str = "all ranks add in the same order, or one adds for all: else their results part in the last bits";
+const ORDER: &str = "all ranks add in the same order, or one adds for all: else their results differ in the last bits";
 const ONE_SUM: &str = "a layer by columns, then one by rows need one sum forward, behind the second, and one backward, before the first";
 const OVER_N: &str = "divided by N: gradients are sums over the tokens";
 

@@ -53,7 +53,6 @@ ch05c-processes ch05_resume resume.rs:restore resume.rs:begin
 ch06-model-parallel ch06_two_stages two_layers.rs:first two_layers.rs:second
 ch06-model-parallel ch06_1f1b orders.rs:one_f_one_b orders.rs:generate
 ch06a-better-lists ch06_balance partition.rs:cut
-ch06b-tensor-parallel ch06_tensor_parallel networks.rs:dense networks.rs:dense_layer
 ch06b-tensor-parallel ch06_attention gpt.rs:layers
 ch07-sharded-state ch07_zero1 one_unit.rs:chunks
 ch07-sharded-state ch07_fsdp strategies.rs:gathered strategies.rs:summed
