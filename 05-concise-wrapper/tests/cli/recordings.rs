@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
-use harness::recording::{Entry, first_divergence, read};
+use course::divergence::{first_divergence, read};
+use harness::recording::Entry;
 
 use crate::{SMALL, wrapper};
 use predicates::str::contains;
