@@ -98,7 +98,7 @@ fn read_file(path: &Path) -> Result<(Vec<Entry>, bool), UsageError> {
 }
 
 /// Reads a recording, without a last line that ends early. Fails when a line is not an entry: the message has its number.
-pub fn read(from: impl io::Read) -> io::Result<Vec<Entry>> {
+fn read(from: impl io::Read) -> io::Result<Vec<Entry>> {
     let entries = serde_json::Deserializer::from_reader(from).into_iter::<Entry>();
     let whole = entries.take_while(|entry| !entry.as_ref().is_err_and(serde_json::Error::is_eof));
     whole.collect::<Result<_, _>>().map_err(|error| {
@@ -185,10 +185,6 @@ impl<'a> Recording<'a> {
 /// Numbers of devices may differ: images are compared shard by shard, and everything else on the ranks that both have. A missing
 /// entry is a difference, and so is an end in the middle of a step, if nothing else differs. The final weights of a run are
 /// compared with the weights before the next step of a longer run.
-pub fn first_divergence(a: &[Entry], b: &[Entry]) -> Option<String> {
-    divergence(&[Recording::new(a)?, Recording::new(b)?])
-}
-
 fn divergence(runs: &[Recording<'_>; 2]) -> Option<String> {
     let [a, b] = runs;
     let steps = a.steps.first().max(b.steps.first())..=a.steps.last().min(b.steps.last());
@@ -281,6 +277,10 @@ fn cause(entry: &Entry, over: bool, shards: Option<[usize; 2]>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn first_divergence(a: &[Entry], b: &[Entry]) -> Option<String> {
+        divergence(&[Recording::new(a)?, Recording::new(b)?])
+    }
 
     fn entry(step: usize, rank: usize, kind: &str, hash: &str) -> Entry {
         Entry { step, rank, kind: kind.to_owned(), name: "w".to_owned(), hash: hash.to_owned() }
