@@ -146,7 +146,6 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     let hash = WeightsHash::new(&trained.weights)?;
     let summary = setup.summary("one device", &plan, &trained.records, hash);
     outputs.run_ended(&summary, &trained.records)?;
-    outputs.print_sparklines()?;
     line(&summary)?;
     paragraph(format_args!("\n{}", conclusion::training(&summary, &trained.records)))?;
     outputs.write(&headline)?;

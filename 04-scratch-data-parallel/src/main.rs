@@ -168,7 +168,6 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
 /// Prints the results of the runs, and their comparison.
 fn report_runs(runs: &[Run], outputs: &mut Outputs) -> anyhow::Result<()> {
     let Some(one) = runs.first() else { return Ok(()) };
-    outputs.print_sparklines()?;
     let several = runs.get(1);
     let comparison =
         several.map(|several| Comparison::new(one, several, runs.get(2))).transpose()?;

@@ -66,7 +66,6 @@ pub(crate) fn report(
     outputs: &mut Outputs,
 ) -> anyhow::Result<()> {
     if !runs.is_empty() {
-        outputs.print_sparklines()?;
         line("")?;
         runs.iter().try_for_each(|(summary, _)| line(summary))?;
         for (summary, replicas) in runs.iter().filter(|(_, replicas)| replicas.len() > 1) {

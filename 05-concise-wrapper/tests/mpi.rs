@@ -3,6 +3,8 @@
 
 #![cfg(feature = "mpi")]
 
+#[path = "../../tests/src/mpirun.rs"]
+mod mpirun;
 mod processes;
 
 use std::env;
@@ -18,7 +20,6 @@ use concise_wrapper::{Ddp, Error, Model, Network};
 use datasets::loader::Epochs as _;
 use datasets::{Split, synthetic};
 use devices::DevicePlan;
-use harness::launcher as mpirun;
 use model_state::weights_hash::WeightsHash;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::SharedCommunicator;
@@ -88,14 +89,7 @@ fn one_rank() {
 #[test]
 fn ddp_on_processes_gives_the_bits_that_threads_give() {
     for ranks in [2, 3] {
-        let mpirun = match mpirun::command() {
-            Ok(mpirun) => mpirun,
-            Err(error) => {
-                return eprintln!(
-                    "SKIPPED: DDP on {ranks} processes: no mpirun was found ({error})"
-                );
-            }
-        };
+        let Some(mpirun) = mpirun::mpirun(&format!("DDP on {ranks} processes")) else { return };
         let output = assert_cmd::Command::from_std(mpirun)
             .args(["-n", &ranks.to_string()])
             .arg(env::current_exe().unwrap())

@@ -151,7 +151,11 @@ fn metrics_are_an_object_per_epoch_and_a_summary() {
 const REFUSALS: &str = r#"
 --epochs 0 | '--epochs <N>': a whole number from 1 to
 --batch-size 0 | a whole number from 1 to
---batch-size -4 | -4
+--batch-size -4 | invalid value '-4' for '--batch-size <N>': a whole number from 1 to 1,000,000 is expected
+--epochs x | a whole number from 1 to
+--epochs 1e3 | a whole number from 1 to
+--epochs 1000001 | a whole number from 1 to 1,000,000 is expected
+--epochs 99999999999999999999 | a whole number from 1 to
 --lr NaN | a learning rate is a positive number
 --lr -0.1 | a learning rate is a positive number
 --lr 0 | a learning rate is a positive number
@@ -181,7 +185,9 @@ const REFUSALS: &str = r#"
 --metrics same --plot src/../same | both name src/../same
 --contact-sheet /dev/null/a.png | --contact-sheet /dev/null/a.png
 --contact-sheet a.png --metrics m | cannot be used with '--metrics <FILE.jsonl>'
+--tf32 -1 | unexpected argument '-1'
 --no-such-flag | unexpected argument '--no-such-flag'
+--epocs 3 | unexpected argument '--epocs' found; a similar argument exists: '--epochs'
 surplus | unexpected argument 'surplus'
 "#;
 

@@ -16,13 +16,9 @@ use super::{SMALL, single_gpu};
 const FILES: [&str; 3] = ["--metrics=m.jsonl", "--plot=p.svg", "--trace=t.json"];
 
 #[test]
-fn a_run_leaves_a_plot_and_a_trace_and_ends_with_a_chart() {
+fn a_run_leaves_a_plot_and_a_trace() {
     let folder = tempfile::tempdir().expect("a folder");
-    let run = single_gpu(&SMALL).args(FILES).current_dir(&folder).assert().success();
-    run.stdout(
-        contains("test acc by epoch, from ▁ 0 to █ 1: no better than guessing\n")
-            .and(contains("  one device\n")),
-    );
+    single_gpu(&SMALL).args(FILES).current_dir(&folder).assert().success();
     assert_eq!(names_in(folder.path()), ["m.jsonl", "p.svg", "t.json"]);
     let plot = fs::read_to_string(folder.path().join("p.svg")).expect("a plot");
     assert!(plot.contains("LeNet on synthetic garments") && plot.trim_end().ends_with("</svg>"));

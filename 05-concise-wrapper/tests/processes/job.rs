@@ -6,7 +6,6 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
-use harness::launcher;
 use harness::lock::locked;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -41,16 +40,9 @@ pub(crate) fn processes(ranks: usize) -> Option<Command> {
 
 /// `mpirun`, with nothing to start yet.
 pub(crate) fn mpirun(what: &str) -> Option<Command> {
-    match launcher::command() {
-        Ok(mut command) => {
-            prepare(&mut command);
-            Some(command)
-        }
-        Err(error) => {
-            eprintln!("SKIPPED: {what}: no mpirun was found ({error})");
-            None
-        }
-    }
+    let mut command = crate::mpirun::mpirun(what)?;
+    prepare(&mut command);
+    Some(command)
 }
 
 /// No test depends on a network, or on what is in this user's cache.

@@ -8,6 +8,8 @@ mod faults;
 #[allow(dead_code, reason = "stage 5's tests use all of it")]
 #[path = "../../../05-concise-wrapper/tests/processes/job.rs"]
 mod job;
+#[path = "../../../tests/src/mpirun.rs"]
+mod mpirun;
 mod refusals;
 mod results;
 

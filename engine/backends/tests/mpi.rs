@@ -7,13 +7,15 @@
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
 mod mpi_cases;
+#[path = "../../../tests/src/mpirun.rs"]
+mod mpirun;
 
 use std::env;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use harness::launcher;
 use harness::lock::locked;
+use mpirun::mpirun;
 
 /// No job takes that long, even on a busy machine, unless it hangs.
 const HANGS: Duration = Duration::from_secs(120);
@@ -37,13 +39,7 @@ fn run(ranks: usize, case: &str) -> Option<Job> {
     // One job at a time: its ranks need more cores than there are already.
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = locked(&TURN);
-    let mpirun = match launcher::command() {
-        Ok(mpirun) => mpirun,
-        Err(error) => {
-            eprintln!("SKIPPED: {case} on {ranks} processes: no mpirun was found ({error})");
-            return None;
-        }
-    };
+    let mpirun = mpirun(&format!("{case} on {ranks} processes"))?;
     let started = Instant::now();
     let output = assert_cmd::Command::from_std(mpirun)
         .args(["-n", &ranks.to_string()])
@@ -159,9 +155,7 @@ fn of_many_waiting_ranks_the_stopped_one_is_named() {
 
 #[test]
 fn the_table_has_a_row_for_each_algorithm() {
-    let Ok(mpirun) = launcher::command() else {
-        return eprintln!("SKIPPED: the table: no mpirun was found");
-    };
+    let Some(mpirun) = mpirun("the table") else { return };
     let output = assert_cmd::Command::from_std(mpirun)
         .args(["-n", "2", env!("CARGO_BIN_EXE_all-reduce-table"), "--device=cpu", "--runs=1"])
         .timeout(HANGS)

@@ -5,8 +5,7 @@
 //! `RANK`, `LOCAL_RANK` (the number of the GPU on this host), and `MASTER_ADDR` and `MASTER_PORT`, where the launcher itself may
 //! listen. Rank 0 of NCCL listens on the address in `NCCL_COMM_ID`, by default on [`meeting_port`] of `MASTER_ADDR`.
 
-use std::process::Command;
-use std::{env, fmt, fs, io};
+use std::{env, fmt, fs};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -74,20 +73,6 @@ pub fn check(built_with_mpi: bool) -> Result<()> {
 /// Refuses to run as one of several processes, in a program whose ranks are threads.
 pub fn check_alone() -> Result<()> {
     check_is_alone(launched(variable))
-}
-
-/// Returns the beginning of a command that starts processes on this machine: append `-n 4 PROGRAM`. With Open MPI, root may use
-/// it, there may be more processes than cores, and a process may use any core. Fails without `mpirun`.
-pub fn command() -> io::Result<Command> {
-    Command::new("mpirun").arg("--version").output()?;
-    let mut command = Command::new("mpirun");
-    command.envs([
-        ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
-        ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
-        ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
-        ("OMPI_MCA_hwloc_base_binding_policy", "none"),
-    ]);
-    Ok(command)
 }
 
 /// Returns the name of this process's machine.

@@ -1,9 +1,9 @@
 //! The machine of a measurement, and the day.
 
 use anyhow::anyhow;
-use course::doctor::hardware::{instruction_sets, total_memory};
+use course::doctor::hardware::{instruction_sets, processor_field, processor_name, total_memory};
 use course::doctor::probe::ask;
-use harness::machine::{available_cores, processor, processor_model};
+use harness::machine::available_cores;
 use harness::report::counted;
 use itertools::Itertools as _;
 use serde::{Deserialize, Serialize};
@@ -52,10 +52,12 @@ impl Machine {
 
 /// The machine that this runs on.
 pub fn this_machine() -> Machine {
+    let [family, model, cache] = ["cpu family", "model", "cache size"].map(processor_field);
+    let model = || Some(format!("family {} model {}, cache {}", family?, model?, cache?));
     Machine {
-        processor: processor().unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
+        processor: processor_name(),
         gpus: Vec::new(),
-        model: processor_model(),
+        model: model(),
         cores: available_cores(),
         instruction_sets: instruction_sets().into_iter().map(str::to_owned).collect(),
         memory: total_memory(),

@@ -132,54 +132,7 @@ pub fn each_once<T: PartialEq>(
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
-
-    #[derive(Debug, Parser)]
-    struct Program {
-        #[arg(long, value_parser = whole::<u32>(1..=9000))]
-        count: Option<u32>,
-        #[arg(long)]
-        fast: bool,
-        #[command(subcommand)]
-        what: Option<What>,
-    }
-
-    #[derive(Clone, Debug, clap::Subcommand)]
-    enum What {
-        Wait {
-            #[arg(long)]
-            seconds: u64,
-        },
-    }
-
-    #[test]
-    fn a_negative_number_is_a_flags_value() {
-        let parsed = |arguments: &[&str]| -> Result<Program, String> {
-            let all = ["program"].iter().chain(arguments);
-            let command = numbers_may_be_negative(Program::command());
-            from_matches(command.try_get_matches_from(all)).map_err(|error| error.to_string())
-        };
-        let refused = |arguments: &[&str], expected: &str| {
-            let message = parsed(arguments).unwrap_err();
-            assert!(message.contains(expected), "{message}");
-        };
-        assert_eq!(parsed(&["--count", "3", "--fast"]).unwrap().count, Some(3));
-        for wrong in ["-1", "0", "9001", "x", "", "1e3", "99999999999999999999"] {
-            let message = format!(
-                "invalid value '{wrong}' for '--count <COUNT>': a whole number from 1 to 9,000"
-            );
-            match wrong {
-                // clap has a message of its own for a missing value.
-                "" => refused(&["--count", wrong], "for '--count <COUNT>'"),
-                _ => refused(&["--count", wrong], &message),
-            }
-        }
-        refused(&["wait", "--seconds", "-1"], "invalid value '-1' for '--seconds <SECONDS>'");
-        // This flag takes no value.
-        refused(&["--fast", "-1"], "unexpected argument '-1'");
-    }
 
     #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
     enum Kind {

@@ -282,17 +282,6 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_one_line() {
-        let clap = "error: invalid value '0' for '--epochs <EPOCHS>': 0 is not in 1..=10\n\n\
-                    For more information, try '--help'.\n";
-        assert_eq!(one_line(clap), "invalid value '0' for '--epochs <EPOCHS>': 0 is not in 1..=10");
-        let clap = "error: unexpected argument '--epocs' found\n\n  tip: a similar argument exists: \
-                    '--epochs'\n\nUsage: single-gpu [OPTIONS]\n";
-        let line = "unexpected argument '--epocs' found; a similar argument exists: '--epochs'";
-        assert_eq!(one_line(clap), line);
-    }
-
-    #[test]
     fn a_full_gpu_is_explained_and_other_errors_are_left_as_they_are() {
         let driver = r#"rank 0 failed: DriverError(CUDA_ERROR_OUT_OF_MEMORY, "out of memory")"#;
         let message = with_hint(driver.to_owned());

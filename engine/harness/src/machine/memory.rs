@@ -56,34 +56,24 @@ fn bound(limit: &'static str, total: u64, used: u64) -> Bound {
     [total, total.saturating_sub(used)].map(|bytes| Amount { bytes, limit: Some(limit) })
 }
 
-/// The limits of the control groups of this process, and of the ancestors of these groups.
+/// The limits of the control groups of this process, and of the ancestors of these groups. In a container, the path of a group may
+/// be that of the host, of which the container has only the root.
 fn control_groups(root: &Path) -> Vec<Bound> {
-    let (groups, mounts) = (read(root, "proc/self/cgroup"), read(root, "proc/self/mountinfo"));
     let mut bounds = Vec::new();
-    for (place, system) in mounts.lines().filter_map(|mount| mount.split_once(" - ")) {
-        let [place, system] = [place, system].map(|text| text.split(' ').collect::<Vec<_>>());
-        let ([_, _, _, top, point, ..], [kind, .., options]) = (&place[..], &system[..]) else {
-            continue;
-        };
-        let (top, point) = (unescaped(top), unescaped(point));
+    for group in read(root, "proc/self/cgroup").lines() {
+        let fields: Vec<&str> = group.splitn(3, ':').collect();
+        let [_, controllers, path] = fields[..] else { continue };
         // In the second version all controllers share one hierarchy, which has no name.
-        let (controller, limits, used) = match *kind {
-            "cgroup2" => ("", &["memory.max", "memory.high"][..], "memory.current"),
-            "cgroup" if has(options, "memory") => {
+        let (mount, limits, used) = match controllers {
+            "" => ("", &["memory.max", "memory.high"][..], "memory.current"),
+            _ if controllers.split(',').any(|it| it == "memory") => {
                 ("memory", &["memory.limit_in_bytes"][..], "memory.usage_in_bytes")
             }
             _ => continue,
         };
-        let group = groups.lines().find_map(|line| {
-            let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
-            has(controllers, controller).then_some(Path::new(group))
-        });
-        let Some(group) = group else { continue };
-        // In a container, the path may be that of the host, of which the container has only the root.
-        let group = group.strip_prefix(&top).or_else(|_| group.strip_prefix("/")).unwrap_or(group);
-        let point = root.join(point.trim_start_matches('/'));
-        let folders = group.ancestors().map(|group| point.join(group));
-        bounds.extend(folders.filter_map(|folder| control_group(&folder, limits, used)));
+        let mount = root.join("sys/fs/cgroup").join(mount);
+        let folders = Path::new(path.trim_start_matches('/')).ancestors();
+        bounds.extend(folders.filter_map(|it| control_group(&mount.join(it), limits, used)));
     }
     bounds
 }
@@ -127,16 +117,6 @@ fn kibibytes(text: &str, name: &str) -> Option<u64> {
     number(text, name)?.checked_mul(1024)
 }
 
-/// Decodes the octal escapes of a path in `mountinfo`, such as `\040` for a space.
-fn unescaped(path: &str) -> String {
-    let codes = [(r"\040", " "), (r"\011", "\t"), (r"\012", "\n"), (r"\134", "\\")];
-    codes.iter().fold(path.to_owned(), |path, (code, text)| path.replace(code, text))
-}
-
-fn has(list: &str, name: &str) -> bool {
-    list.split(',').any(|one| one == name)
-}
-
 /// Formats bytes with about two digits: `61 GB`, `2.3 GB`, `850 MB`.
 pub fn gigabytes(bytes: f64) -> String {
     match bytes / 1e9 {
@@ -150,10 +130,9 @@ pub fn gigabytes(bytes: f64) -> String {
 mod tests {
     use super::*;
 
-    /// The files of a machine with the second version of control groups: a path and a text, in which `|` ends a line.
+    /// The files of a machine: a path and a text, in which `|` ends a line.
     const MACHINE: &str = "
-proc/meminfo MemTotal: 9000 kB|MemFree: 7 kB|MemAvailable: 8000 kB|SwapTotal: 5 kB
-proc/self/mountinfo 1 0 0:1 / / rw - ext4 /dev/sda rw|2 1 0:2 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw";
+proc/meminfo MemTotal: 9000 kB|MemFree: 7 kB|MemAvailable: 8000 kB|SwapTotal: 5 kB";
 
     /// The cases: a subject, the total and the free bytes, and the files that differ.
     const CASES: &str = r"
@@ -184,28 +163,20 @@ proc/self/cgroup 0::/
 sys/fs/cgroup/memory.max 9000000
 
 the first version, in a container with the path of the host: 4000000 (cgroup limit), 2700000 (cgroup limit)
-proc/self/mountinfo 3 1 0:3 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu|4 1 0:4 /docker/a1 /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory|5 1 0:5 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw
 proc/self/cgroup 5:cpu:/|4:hugetlb,memory:/docker/a1|0::/docker/a1
 sys/fs/cgroup/memory/memory.limit_in_bytes 4000000
 sys/fs/cgroup/memory/memory.usage_in_bytes 2000000
 sys/fs/cgroup/memory/memory.stat inactive_file 1|active_file 1|total_inactive_file 500000|total_active_file 200000
 
 the first version without a limit, beside another controller: 9216000, 8192000
-proc/self/mountinfo 3 1 0:3 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu|4 1 0:4 /docker/a1 /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
 proc/self/cgroup 5:cpu:/docker/a1|4:memory:/docker/a1/b2
-sys/fs/cgroup/memory/b2/memory.limit_in_bytes 9223372036854771712
-sys/fs/cgroup/memory/b2/memory.usage_in_bytes 2000000
+sys/fs/cgroup/memory/docker/a1/b2/memory.limit_in_bytes 9223372036854771712
+sys/fs/cgroup/memory/docker/a1/b2/memory.usage_in_bytes 2000000
 sys/fs/cgroup/cpu/memory.limit_in_bytes 1
 
-a mount elsewhere, in a container that has the root of its group only: 2000000 (cgroup limit), 2000000 (cgroup limit)
-proc/self/mountinfo nonsense|7 1 0:7 / /run/groups rw - cgroup2 none rw
+the second version, in a container that has the root of its group only: 2000000 (cgroup limit), 2000000 (cgroup limit)
 proc/self/cgroup nonsense|0::/of/the/host
-run/groups/memory.max 2000000
-
-a group and a mount point with escapes: 2000000 (cgroup limit), 2000000 (cgroup limit)
-proc/self/mountinfo 7 1 0:7 /a\040b /run/my\134groups rw - cgroup2 none rw
-proc/self/cgroup 0::/a b/job
-run/my\groups/job/memory.max 2000000
+sys/fs/cgroup/memory.max 2000000
 
 an address space smaller than all: 4096000 (ulimit -v), 2969600 (ulimit -v)
 proc/self/limits Limit  Soft Limit|Max address space   4096000   unlimited   bytes

@@ -5,8 +5,8 @@
 mod cores;
 mod memory;
 
+use std::env;
 use std::path::PathBuf;
-use std::{env, fs};
 
 use etcetera::BaseStrategy as _;
 
@@ -15,23 +15,6 @@ pub use memory::{Amount, Memory, gigabytes, memory};
 
 /// The environment variable with the folder of Fashion-MNIST.
 pub const DATA_FOLDER: &str = "COURSE_DATA_DIR";
-
-/// The name of the processor. `None` if the system does not report it.
-pub fn processor() -> Option<String> {
-    processor_field("model name")
-}
-
-/// Numbers that distinguish processors of the same name: `family 25 model 17, cache 1024 KB`. `None` if there are none.
-pub fn processor_model() -> Option<String> {
-    let [family, model, cache] = ["cpu family", "model", "cache size"].map(processor_field);
-    Some(format!("family {} model {}, cache {}", family?, model?, cache?))
-}
-
-fn processor_field(name: &str) -> Option<String> {
-    let info = fs::read_to_string("/proc/cpuinfo").ok()?;
-    let mut fields = info.lines().filter_map(|line| line.split_once(':'));
-    fields.find(|(field, _)| field.trim() == name).map(|(_, value)| value.trim().to_owned())
-}
 
 /// The usual folder for Fashion-MNIST: `~/.cache/multi-gpu-course/fashion-mnist` on Linux. `None` without a folder for caches.
 pub fn default_data_folder() -> Option<PathBuf> {

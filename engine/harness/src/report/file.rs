@@ -27,26 +27,19 @@ pub fn check(path: &Path) -> io::Result<()> {
         return Ok(());
     }
     let path = &follow_links(path);
-    let folder = folder_of(path);
-    if !folder.exists() {
-        let missing = folder.strip_prefix(existing(folder)).unwrap_or(folder);
-        if missing.components().any(|part| part == Component::ParentDir) {
-            // Such a path may lead to the file of another flag once the folder is made. This fails: a part is missing.
-            folder.canonicalize()?;
-        }
-        let made = temporary_in(folder)?;
-        let name = path.file_name().ok_or(ErrorKind::InvalidInput)?;
-        return create_partial(&made.path().join(name)).map(drop);
-    }
-    if path.exists() {
+    if path.symlink_metadata().is_ok() {
         OpenOptions::new().append(true).open(path)?;
-    } else {
-        // Fails if another process has created the file in the meantime: that file is not ours to remove.
-        File::create_new(path)?;
-        fs::remove_file(path)?;
     }
-    // Replacing the file takes a second file in the same folder, with a longer name.
-    create_partial(path).map(drop)
+    let folder = folder_of(path);
+    let missing = folder.strip_prefix(existing(folder)).unwrap_or(folder);
+    if missing.components().any(|part| part == Component::ParentDir) {
+        // Such a path may lead to the file of another flag once the folder is made. This fails: a part is missing.
+        folder.canonicalize()?;
+    }
+    // A file is written under a longer name, in the same folder.
+    let made = if folder.exists() { None } else { Some(temporary_in(folder)?) };
+    let name = path.file_name().ok_or(ErrorKind::InvalidInput)?;
+    create_partial(&made.as_ref().map_or(folder, TempDir::path).join(name)).map(drop)
 }
 
 /// Checks that a folder can be made, and leaves nothing behind. Fails as making the folder would.

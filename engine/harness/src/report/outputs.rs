@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use super::file::{self, LazyFile};
-use super::summary::{FinishedRun, Summary, sparklines};
+use super::summary::{FinishedRun, Summary};
 use super::trace::Recording;
 use super::{Report, line, paragraph, plot, thousands, timeline};
 use crate::lock::locked;
@@ -35,11 +35,6 @@ impl Outputs {
     pub fn run_ended(&mut self, summary: &Summary, records: &[EpochRecord]) -> io::Result<()> {
         self.runs.push(FinishedRun { summary: summary.clone(), records: records.to_vec() });
         self.metrics.as_mut().map_or(Ok(()), |metrics| metrics.write_json("summary", summary))
-    }
-
-    /// Prints test accuracy by epoch, if a run has at least two epochs.
-    pub fn print_sparklines(&self) -> io::Result<()> {
-        sparklines(&self.runs).map_or(Ok(()), |lines| line(format_args!("\n{lines}")))
     }
 
     /// Writes the pictures and the trace of all runs that have ended, if there are any, and prints the paths of all files.

@@ -1,7 +1,6 @@
-//! `--plot FILE`: accuracy and loss by epoch, as an SVG picture. Runs of one epoch have dots in place of curves.
+//! `--plot FILE`: accuracy and loss by epoch, as an SVG picture.
 
 use drawing::chart::{Chart, Curve, Panel, stroke};
-use drawing::dots::{Dot, Dots};
 use drawing::{Axis, Heading, Place};
 use itertools::Itertools as _;
 
@@ -29,22 +28,9 @@ fn parts(runs: &[FinishedRun]) -> [(&'static str, String); 2] {
 
 pub(super) fn draw(title: &str, runs: &[FinishedRun]) -> String {
     let heading = Heading { title: title.to_owned(), doubt: None, conclusion: conclusion(runs) };
-    let last = runs.iter().map(|run| epochs_trained(&run.records)).fold(0.0, f64::max).ceil();
-    if last > 1.0 {
-        let rows = MEASURES.iter().map(|measure| panels(runs, measure, last)).collect();
-        return Chart { heading, rows }.svg(Place::File);
-    }
-    let dot = |run: &FinishedRun, number: Number| {
-        let value = run.records.last().map(number).filter(|value| value.is_finite())?;
-        Some(Dot { range: [value; 3], text: format!("{value:.3}") })
-    };
-    let row = |run: &FinishedRun| {
-        let columns = MEASURES.map(|(_, numbers)| numbers.map(|it| dot(run, it)).to_vec());
-        (name(run), columns.to_vec())
-    };
-    let columns = MEASURES.iter().map(|measure| (axis(runs, measure, 4), None)).collect();
-    let series = parts(runs).map(|(_, title)| title).to_vec();
-    Dots { heading, columns, series, rows: runs.iter().map(row).collect() }.svg(Place::File)
+    let last = runs.iter().map(|run| epochs_trained(&run.records)).fold(1.0, f64::max).ceil();
+    let rows = MEASURES.iter().map(|measure| panels(runs, measure, last)).collect();
+    Chart { heading, rows }.svg(Place::File)
 }
 
 /// The name of a run in a legend.
@@ -52,26 +38,22 @@ fn name(FinishedRun { summary, .. }: &FinishedRun) -> String {
     format!("{} [{}]", summary.run, summary.devices.join(", "))
 }
 
-/// The axis for all numbers of a measure.
-fn axis(runs: &[FinishedRun], (name, numbers): &Measure, gaps: u32) -> Axis {
-    let records = runs.iter().flat_map(|run| &run.records);
-    Axis::around(name, records.flat_map(|record| numbers.map(|number| number(record))), gaps)
-}
-
 /// The panels of a measure, one for each part of the data, with a common axis.
-fn panels(runs: &[FinishedRun], measure: &Measure, last: f64) -> Vec<Panel> {
-    let y = axis(runs, measure, 6);
+fn panels(runs: &[FinishedRun], (measure, numbers): &Measure, last: f64) -> Vec<Panel> {
+    let records = runs.iter().flat_map(|run| &run.records);
+    let y =
+        Axis::around(measure, records.flat_map(|record| numbers.map(|number| number(record))), 6);
     let panel = |((part, title), number): ((&str, String), Number)| {
         let curve = |(index, run): (usize, &FinishedRun)| Curve {
             name: name(run),
             series: Some(index),
             width: stroke(index, runs.len()),
-            points: points(run, &format!("{part} {}", measure.0), number),
+            points: points(run, &format!("{part} {measure}"), number),
         };
         let (x, curves) = (Axis::counting("epoch", last, 10), runs.iter().enumerate().map(curve));
         Panel { title, x, y: y.clone(), curves: curves.collect() }
     };
-    parts(runs).into_iter().zip(measure.1).map(panel).collect()
+    parts(runs).into_iter().zip(*numbers).map(panel).collect()
 }
 
 /// The points of a run's curve. The point of an epoch lies at its end, which comes earlier for an interrupted epoch. The
@@ -146,20 +128,9 @@ mod tests {
         // Four panels of two runs, with a mark for each of three epochs.
         assert_eq!(svg.matches("<title>").count(), 4 * 2 * 3);
         assert!(svg.contains("<title>&lt;second&gt;, epoch 2: test accuracy 0.0010</title>"));
-    }
-
-    #[test]
-    fn a_single_epoch_has_a_dot_and_a_number_for_each_run() {
-        let runs = [run("one", epochs(1)), run("two", vec![epoch(0.25, 0.75)])];
-        let svg = draw("title", &runs);
-        assert!(!svg.contains(">epoch</text>"), "no axis of epochs: {svg}");
-        // Accuracy and loss, each with a dot for the test images and one for the training images.
-        assert_eq!(svg.matches("<title>").count(), 2 * 4);
-        assert_eq!(svg.matches(">0.750</text>").count(), 2);
-        assert_eq!(svg.matches("<title>test images, after the epoch: 0.750</title>").count(), 2);
         let mut of_text = run("text", epochs(1));
         of_text.summary.unit = Unit::Tokens;
-        assert!(draw("title", &[of_text]).contains("<title>test tokens, after the epoch: "));
+        assert!(draw("title", &[of_text]).contains(">test tokens, after the epoch<"));
     }
 
     #[test]
@@ -170,6 +141,8 @@ mod tests {
         };
         assert_eq!(ended(vec![epoch(1.0, 0.5), epoch(0.5, 0.5)]), [1.0, 1.5]);
         assert_eq!(ended(vec![epoch(0.25, 0.5)]), [1.0]);
+        let runs = [run("one", epochs(1)), run("two", vec![epoch(0.25, 0.75)])];
+        assert_eq!(draw("title", &runs).matches("<title>").count(), 2 * 4, "a mark in each panel");
         let runs = [run("one", epochs(2)), run("two", vec![epoch(0.25, 0.5)])];
         let svg = draw("title", &runs);
         assert!(

@@ -1,4 +1,4 @@
-//! The result of a run, as a line on the terminal and as a line of `--metrics`; accuracy by epoch of several runs.
+//! The result of a run, as a line on the terminal and as a line of `--metrics`.
 
 use std::fmt;
 
@@ -98,46 +98,6 @@ impl Versions {
     }
 }
 
-/// The blocks from the lowest accuracy to the highest.
-const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-
-/// The most blocks in a line. With the run's name a line has at most 60 columns.
-const WIDEST: usize = 32;
-
-/// Draws the test accuracy of runs by epoch, each as a line of blocks with a common scale. If no run has learned, the scale is that
-/// of all accuracies, 0 to 1. `None` without two epochs.
-pub(super) fn sparklines(runs: &[FinishedRun]) -> Option<String> {
-    if runs.iter().all(|run| run.records.len() < 2) {
-        return None;
-    }
-    let lines: Vec<Vec<f64>> = runs.iter().map(heights).collect();
-    let (low, high, scale) = if runs.iter().any(|run| run.summary.has_learned()) {
-        let all = || lines.iter().flatten().copied();
-        let (low, high) = (all().fold(1.0, f64::min), all().fold(0.0, f64::max));
-        (low, high, format!("from ▁ {low:.3} to █ {high:.3}"))
-    } else {
-        (0.0, 1.0, "from ▁ 0 to █ 1: no better than guessing".to_owned())
-    };
-    let block = |value: &f64| {
-        let height = if high > low { (value - low) / (high - low) } else { 1.0 };
-        BLOCKS[((height * BLOCKS.len() as f64) as usize).min(BLOCKS.len() - 1)]
-    };
-    let widest = lines.iter().map(Vec::len).max().unwrap_or(0);
-    let drawn = runs.iter().zip(&lines).map(|(run, values)| {
-        let blocks: String = values.iter().map(block).collect();
-        format!("\n  {blocks:widest$}  {}", run.summary.run)
-    });
-    Some(format!("test acc by epoch, {scale}{}", drawn.collect::<String>()))
-}
-
-/// Returns one accuracy per column: of every epoch, or of the last epoch in each of [`WIDEST`] equal parts of the run.
-fn heights(run: &FinishedRun) -> Vec<f64> {
-    let epochs = run.records.len();
-    let columns = epochs.min(WIDEST);
-    let last_epoch = |column| (column + 1) * epochs / columns - 1;
-    (0..columns).map(|column| run.records[last_epoch(column)].test_accuracy).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,48 +108,5 @@ mod tests {
         let asked_for =
             format!("candle-core = {{ version = \"={}\"", Versions::of_this_binary().candle);
         assert!(workspace.contains(&asked_for), "{asked_for}");
-    }
-
-    /// A run that ends with an accuracy of 1, or with that of guessing.
-    fn run(name: &str, accuracies: &[f64], learned: bool) -> FinishedRun {
-        let record = |&test_accuracy| EpochRecord { test_accuracy, ..EpochRecord::default() };
-        let (run, test_accuracy) = (name.to_owned(), f64::from(u8::from(learned)));
-        let summary = Summary { run, test_accuracy, images: (1, 100), ..Summary::default() };
-        FinishedRun { summary, records: accuracies.iter().map(record).collect() }
-    }
-
-    #[test]
-    fn runs_share_a_scale_and_full_blocks_are_for_one_that_has_learned() {
-        let two = |first: &[f64], second: &[f64], learned| {
-            vec![run("one", first, learned), run("two", second, false)]
-        };
-        for (runs, scale, blocks) in [
-            // A shorter run is padded.
-            (
-                two(&[0.2, 0.5, 0.9], &[0.9, 0.2], true),
-                "▁ 0.200 to █ 0.900",
-                "▁▄█  one\n  █▁   two",
-            ),
-            (vec![run("one", &[0.5, 0.5], true)], "▁ 0.500 to █ 0.500", "██  one"),
-            (
-                two(&[0.1, 0.1], &[0.06, 0.15], false),
-                "▁ 0 to █ 1: no better than guessing",
-                "▁▁  one\n  ▁▂  two",
-            ),
-        ] {
-            let drawn = format!("test acc by epoch, from {scale}\n  {blocks}");
-            assert!(drawn.lines().all(|line| line.chars().count() <= 60), "{drawn}");
-            assert_eq!(sparklines(&runs), Some(drawn));
-        }
-        assert_eq!(sparklines(&[run("one", &[0.5], true)]), None);
-    }
-
-    #[test]
-    fn many_epochs_stay_narrow_and_end_with_the_last() {
-        let epochs: Vec<f64> = (0..1000).map(|epoch| f64::from(epoch) / 1000.0).collect();
-        let runs = [run("one device, all cores", &epochs, true)];
-        let drawn = sparklines(&runs).unwrap();
-        assert!(drawn.lines().all(|line| line.chars().count() <= 60), "{drawn}");
-        assert_eq!(heights(&runs[0]).last(), Some(&0.999));
     }
 }

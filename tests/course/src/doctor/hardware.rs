@@ -1,5 +1,6 @@
 //! Processor, memory, GPUs, and the images of Fashion-MNIST in the folder of a run without `--data-dir`.
 
+use std::fs;
 use std::path::Path;
 
 use harness::cli::DATA_FOLDER;
@@ -13,10 +14,22 @@ use super::probe::ask;
 /// Cores that this process may use, the processor's name, and the instruction sets that matter here.
 pub(super) fn processor() -> Finding {
     let shared = fewer_physical_cores().map(|cores| format!(" (hyperthreads of {cores})"));
-    let name = machine::processor().unwrap_or_else(|| std::env::consts::ARCH.to_owned());
+    let name = processor_name();
     let cores = counted(available_cores(), "core") + &shared.unwrap_or_default();
     let seen = format!("{cores}, {name}, {}", instruction_sets().join(" "));
     Finding { what: "processor", seen: Ok(seen.trim_end_matches(", ").to_owned()) }
+}
+
+/// The name of the processor, or of its architecture if the system does not report the name.
+pub fn processor_name() -> String {
+    processor_field("model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned())
+}
+
+/// A field of Linux's description of the processor.
+pub fn processor_field(name: &str) -> Option<String> {
+    let info = fs::read_to_string("/proc/cpuinfo").ok()?;
+    let mut fields = info.lines().filter_map(|line| line.split_once(':'));
+    fields.find(|(field, _)| field.trim() == name).map(|(_, value)| value.trim().to_owned())
 }
 
 /// The vector instruction sets for which the matrix product has kernels.

@@ -45,9 +45,9 @@ pub(super) fn draw(texts: &[String]) -> anyhow::Result<Figure> {
             let same = rows.iter().find(|(other, _)| other == label);
             let (_, Ratio { median, min, max }) =
                 same.with_context(|| format!("only one table has \"{label}\""))?;
-            Ok(Some(Dot { range: [*min, *median, *max], text: format!("{median:.2}") }))
+            Ok(Dot { range: [*min, *median, *max], text: format!("{median:.2}") })
         };
-        Ok((label.clone(), vec![all.iter().map(dot).collect::<anyhow::Result<Vec<_>>>()?]))
+        Ok((label.clone(), all.iter().map(dot).collect::<anyhow::Result<Vec<_>>>()?))
     };
     let rows = all[0].iter().map(|(label, _)| row(label)).collect::<anyhow::Result<Vec<_>>>()?;
     let torch = |table: &Table| table.versions.get("torch").cloned().flatten();
@@ -60,15 +60,16 @@ pub(super) fn draw(texts: &[String]) -> anyhow::Result<Figure> {
     let device =
         |Table { machine, .. }: &Table| machine.gpus.first().unwrap_or(&machine.processor).clone();
     let series: Vec<String> = tables.iter().map(device).collect();
-    let medians = rows.iter().map(|(label, columns)| {
-        format!("{label}: {}", columns[0].iter().flatten().map(|dot| &dot.text).join(" and "))
+    let medians = rows.iter().map(|(label, dots)| {
+        format!("{label}: {}", dots.iter().map(|dot| &dot.text).join(" and "))
     });
     let machines = series.join(" and on ");
     let title = format!("Our time ÷ PyTorch's on {machines}. {}", medians.collect_vec().join("; "));
     let largest = all.iter().flatten().map(|(_, ratio)| ratio.max).fold(1.0, f64::max);
     // To the next quarter: the axis ends in a number.
     let axis = Axis::linear("our time ÷ PyTorch's", 0.0, (largest * 4.0).ceil() / 4.0, 8);
-    let columns = vec![(axis, Some((1.0, "as long as PyTorch")))];
-    let dots = Dots { heading: Heading { title, ..Heading::default() }, columns, series, rows };
+    let (heading, reference) =
+        (Heading { title, ..Heading::default() }, (1.0, "as long as PyTorch"));
+    let dots = Dots { heading, axis, reference, series, rows };
     Ok(Figure { svg: dots.svg(Place::Page), caption })
 }
