@@ -146,7 +146,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     let hash = WeightsHash::new(&trained.weights)?;
     let summary = setup.summary("one device", &plan, &trained.records, hash);
     outputs.run_ended(&summary, &trained.records)?;
-    line(&summary)?;
+    line(format_args!("\n{summary}"))?;
     paragraph(format_args!("\n{}", conclusion::training(&summary, &trained.records)))?;
     outputs.write(&headline)?;
     Ok(())
