@@ -203,7 +203,11 @@ pub(crate) fn weigh(
     order: impl Iterator<Item = (usize, Instruction)>,
 ) -> Vec<Bytes> {
     let in_chunks = schedule.in_chunks();
-    let recomputed: HashSet<_> = schedule.lists.iter().flatten().filter_map(recomputed).collect();
+    let again = |it: &Instruction| match it.action {
+        Action::Recompute(i) => Some((it.unit, i)),
+        _ => None,
+    };
+    let recomputed: HashSet<_> = schedule.lists.iter().flatten().filter_map(again).collect();
     let always = |stage| {
         schedule.units_of(stage).fold(Bytes::default(), |mut held, unit| {
             let has_chunk = in_chunks.contains(&unit);
@@ -302,14 +306,6 @@ pub(crate) fn weigh(
         now
     });
     during.collect()
-}
-
-/// The unit and the micro-batch of a recomputation.
-fn recomputed(it: &Instruction) -> Option<(usize, usize)> {
-    match it.action {
-        Action::Recompute(i) => Some((it.unit, i)),
-        _ => None,
-    }
 }
 // ANCHOR_END: weigh
 
