@@ -8,7 +8,7 @@
 //!    waits for the same place of the same order.
 //! 5. The layers of a unit run while all its parameters are there, and a unit ends a step in the state in which it began.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::iter::successors;
 
@@ -117,10 +117,9 @@ pub fn check(schedule: Schedule, capacity: usize) -> Result<Checked, Error> {
         let text = format!("{stages} stages in chunks: {WHOLE_IN_PIPELINES}");
         return broken(Law::Parameters, &[], text);
     }
-    let in_chunks = schedule.in_chunks();
     for stage in 0..stages {
         check_tasks(&schedule, stage)?;
-        check_parameters(&schedule, stage, &in_chunks)?;
+        check_parameters(&schedule, stage)?;
     }
     check_order_of_messages(&schedule)?;
     let smallest_capacity = smallest_capacity(&schedule, capacity)?;
@@ -270,13 +269,10 @@ enum Parameters {
 
 /// Checks that the layers of a unit run while its parameters are there, and that a unit ends a step in the state in
 /// which it began.
-fn check_parameters(
-    schedule: &Schedule,
-    stage: usize,
-    in_chunks: &BTreeSet<usize>,
-) -> Result<(), Error> {
+fn check_parameters(schedule: &Schedule, stage: usize) -> Result<(), Error> {
     use Parameters::{Freed, Old, OnTheirWay, Whole};
     let begin = if schedule.sharded { Freed } else { Whole };
+    let in_chunks = schedule.in_chunks(stage);
     let mut states = vec![begin; schedule.units()];
     for it in steps(schedule, stage) {
         let Instruction { unit, action } = it.instruction;
