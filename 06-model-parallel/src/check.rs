@@ -389,14 +389,13 @@ fn check_order_of_messages(schedule: &Schedule) -> Result<(), Error> {
 /// Checks that all replicas, each with its own list, start their collectives in one order. Otherwise a sum of one unit
 /// would meet a gather of another.
 pub fn in_one_order(replicas: &[Vec<Instruction>]) -> Result<(), Error> {
-    let collectives =
-        |of: usize| replicas[of].iter().filter(|it: &&Instruction| it.action.is_collective());
-    let named = |it: Option<&Instruction>| it.map_or("none".to_owned(), Instruction::to_string);
-    for replica in 1..replicas.len() {
-        let pairs = collectives(0).zip_longest(collectives(replica));
-        let mut pairs = pairs.map(EitherOrBoth::left_and_right).enumerate();
-        if let Some((number, (first, other))) = pairs.find(|(_, (first, other))| first != other) {
-            let (first, other) = (named(first), named(other));
+    for (replica, list) in replicas.iter().enumerate().skip(1) {
+        let [first, other] = [&replicas[0], list]
+            .map(|list| list.iter().filter(|it: &&Instruction| it.action.is_collective()));
+        let pairs = first.zip_longest(other).map(EitherOrBoth::left_and_right);
+        if let Some((number, (first, other))) = pairs.enumerate().find(|(_, (a, b))| a != b) {
+            let [first, other] =
+                [first, other].map(|it| it.map_or("none".to_owned(), Instruction::to_string));
             let text = format!(
                 "collective {number}: replica 0 starts {first}, replica {replica} {other}. All replicas start their \
                  collectives in one order"

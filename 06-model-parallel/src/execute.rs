@@ -304,7 +304,7 @@ impl<U: Unit> Executor<U> {
         }
         // The second thread has measured the collectives.
         let collectives = spans.iter_mut().filter(|it| it.instruction.action.is_collective());
-        for (span, times) in collectives.zip(self.replicas.times()) {
+        for (span, times) in collectives.zip(self.replicas.times.take()) {
             [span.start, span.end] = times.map(|it| (it - self.origin).as_secs_f64());
         }
         Ok(spans)
