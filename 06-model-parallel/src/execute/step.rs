@@ -37,7 +37,7 @@ pub(super) struct StepState<'a, U> {
     tensors: BTreeMap<Key, Tensor>,
     /// The messages to take in for each message that this stage waits for.
     arrivals: BTreeMap<Key, Vec<Message>>,
-    /// What a unit keeps of a micro-batch for its next pass, by unit and micro-batch, and its bytes.
+    /// The tensors that a unit keeps of a micro-batch, and their bytes, by unit and micro-batch.
     kept: BTreeMap<(usize, usize), (Kept, usize)>,
     /// Loss and correct answers of each micro-batch, on the rank whose loss counts.
     sums: BTreeMap<usize, StepSums>,
@@ -47,12 +47,12 @@ pub(super) struct StepState<'a, U> {
     held: Bytes,
 }
 
-/// What a unit keeps of a micro-batch between two passes.
+/// The tensors of a micro-batch that a unit keeps between two passes.
 enum Kept {
     /// For a recomputation: the input.
     Input(Tensor),
-    /// For a backward pass: the activation that came from the unit before, as a variable, if that unit needs its gradient;
-    /// and the loss, or the activation that went to the next unit.
+    /// For a backward pass: the received activation as a variable, if the unit before needs its gradient; and the loss, or
+    /// the activation that went to the next unit.
     Graph(Option<Var>, Tensor),
     /// For the second half of a backward pass: the gradients of parameters so far, and the rest.
     Half(Gradients, SecondHalf),
