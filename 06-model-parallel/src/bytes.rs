@@ -192,45 +192,38 @@ impl Cost {
 // ANCHOR_END: cost
 
 // ANCHOR: weigh
-/// The bytes that a stage holds during each of its instructions. `order` has the instructions of all stages, each with
-/// its stage.
+/// The bytes that a stage holds during each of its instructions.
 ///
 /// An instruction holds its results beside its operands, which it frees at its end. A collective holds its operands
 /// until its `Wait` or `Update`.
-pub(crate) fn weigh(
-    schedule: &Schedule,
-    costs: &[Cost],
-    order: impl Iterator<Item = (usize, Instruction)>,
-) -> Vec<Bytes> {
-    let in_chunks = schedule.in_chunks();
-    let recomputed: HashSet<_> = schedule.lists.iter().flatten().filter_map(recomputed).collect();
-    let always = |stage| {
-        schedule.units_of(stage).fold(Bytes::default(), |mut held, unit| {
-            let has_chunk = in_chunks.contains(&unit);
-            let share = if has_chunk { schedule.replicas } else { 1 };
-            held.optimizer += costs[unit].optimizer.div_ceil(share);
-            if has_chunk {
-                held.parameters += costs[unit].parameters.div_ceil(share);
-            }
-            if !schedule.sharded {
-                held.parameters += costs[unit].parameters;
-            }
-            held
-        })
+pub(crate) fn weigh(schedule: &Schedule, stage: usize, costs: &[Cost]) -> Vec<Bytes> {
+    let in_chunks = schedule.in_chunks(stage);
+    let again = |it: &Instruction| match it.action {
+        Action::Recompute(i) => Some((it.unit, i)),
+        _ => None,
     };
-    let mut held: Vec<Bytes> = (0..schedule.stages()).map(always).collect();
-    let arrivals: Vec<_> = (0..schedule.stages()).map(|stage| schedule.arrivals(stage)).collect();
+    let recomputed: HashSet<_> = schedule.lists[stage].iter().filter_map(again).collect();
+    let mut held = Bytes::default();
+    for unit in schedule.units_of(stage) {
+        let Cost { parameters, optimizer, .. } = costs[unit];
+        let has_chunk = in_chunks.contains(&unit);
+        let share = if has_chunk { schedule.replicas } else { 1 };
+        held.optimizer += optimizer.div_ceil(share);
+        held.parameters += if has_chunk { parameters.div_ceil(share) } else { 0 };
+        held.parameters += if schedule.sharded { 0 } else { parameters };
+    }
+    let arrivals = schedule.arrivals(stage);
     let (mut summed, mut whole) =
         (vec![false; schedule.units()], vec![!schedule.sharded; schedule.units()]);
-    let during = order.map(|(stage, instruction)| {
+    let during = schedule.lists[stage].iter().map(|&instruction| {
         let Instruction { unit, action } = instruction;
-        let (cost, held) = (&costs[unit], &mut held[stage]);
+        let cost = &costs[unit];
         let size = |Message { key: (carries, unit, _), .. }: &Message| match carries {
             Carries::Activations => costs[*unit].input,
             Carries::Gradients => costs[*unit].output,
         };
         let wanted = schedule.message(instruction);
-        let taken = wanted.and_then(|wanted| arrivals[stage].get(&wanted.key));
+        let taken = wanted.and_then(|wanted| arrivals.get(&wanted.key));
         let received = taken.into_iter().flatten().map(size).sum();
         // An activation that the graph of its own unit keeps is no message.
         let keeps =
@@ -293,23 +286,15 @@ pub(crate) fn weigh(
             }
             Action::Update => frees.gradients = cost.parameters,
         }
-        *held = held.with(makes, usize::saturating_add);
-        let now = *held;
-        *held = held.with(frees, usize::saturating_sub);
+        held = held.with(makes, usize::saturating_add);
+        let now = held;
+        held = held.with(frees, usize::saturating_sub);
         if action.adds_gradients() && std::mem::replace(&mut summed[unit], true) {
             held.gradients = held.gradients.saturating_sub(cost.parameters);
         }
         now
     });
     during.collect()
-}
-
-/// The unit and the micro-batch of a recomputation.
-fn recomputed(it: &Instruction) -> Option<(usize, usize)> {
-    match it.action {
-        Action::Recompute(i) => Some((it.unit, i)),
-        _ => None,
-    }
 }
 // ANCHOR_END: weigh
 

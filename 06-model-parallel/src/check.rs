@@ -8,14 +8,13 @@
 //!    waits for the same place of the same order.
 //! 5. The layers of a unit run while all its parameters are there, and a unit ends a step in the state in which it began.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::iter::successors;
 
 use harness::report::counted;
 use itertools::{EitherOrBoth, Itertools as _};
 
-use crate::Refused;
 use crate::bytes::Cost;
 use crate::instructions::Action::{
     AllReduce, Backward, BackwardInput, BackwardWeight, Forward, ForwardOnly, Free, Gather,
@@ -23,14 +22,14 @@ use crate::instructions::Action::{
     Wait as Await,
 };
 use crate::instructions::{Instruction, Message, Schedule, UNBOUNDED};
-use crate::simulate::{Step, Timeline, Wait, run, simulate};
+use crate::simulate::{Step, Wait, run};
 
 // ANCHOR: check
 /// A schedule that keeps the laws, with channels of a known capacity. Only [`check`] makes one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
     schedule: Schedule,
-    capacity: usize,
+    pub(crate) capacity: usize,
     smallest_capacity: usize,
 }
 
@@ -87,12 +86,6 @@ impl Checked {
         self.smallest_capacity
     }
 
-    /// [Simulates](crate::simulate) the step. `costs` has a cost for each unit, and a message between two stages takes
-    /// `message` seconds. Fails when the number of costs is another, or a time is negative or not finite.
-    pub fn simulate(&self, costs: &[Cost], message: f64) -> Result<Timeline, Refused> {
-        simulate(&self.schedule, self.capacity, costs, message)
-    }
-
     /// The largest number of micro-batches that each stage keeps activations of at one time, in stage order. With
     /// several units on a stage, each unit counts.
     pub fn kept(&self) -> Vec<usize> {
@@ -124,10 +117,9 @@ pub fn check(schedule: Schedule, capacity: usize) -> Result<Checked, Error> {
         let text = format!("{stages} stages in chunks: {WHOLE_IN_PIPELINES}");
         return broken(Law::Parameters, &[], text);
     }
-    let in_chunks = schedule.in_chunks();
     for stage in 0..stages {
         check_tasks(&schedule, stage)?;
-        check_parameters(&schedule, stage, &in_chunks)?;
+        check_parameters(&schedule, stage)?;
     }
     check_order_of_messages(&schedule)?;
     let smallest_capacity = smallest_capacity(&schedule, capacity)?;
@@ -277,13 +269,10 @@ enum Parameters {
 
 /// Checks that the layers of a unit run while its parameters are there, and that a unit ends a step in the state in
 /// which it began.
-fn check_parameters(
-    schedule: &Schedule,
-    stage: usize,
-    in_chunks: &BTreeSet<usize>,
-) -> Result<(), Error> {
+fn check_parameters(schedule: &Schedule, stage: usize) -> Result<(), Error> {
     use Parameters::{Freed, Old, OnTheirWay, Whole};
     let begin = if schedule.sharded { Freed } else { Whole };
+    let in_chunks = schedule.in_chunks(stage);
     let mut states = vec![begin; schedule.units()];
     for it in steps(schedule, stage) {
         let Instruction { unit, action } = it.instruction;
@@ -400,14 +389,13 @@ fn check_order_of_messages(schedule: &Schedule) -> Result<(), Error> {
 /// Checks that all replicas, each with its own list, start their collectives in one order. Otherwise a sum of one unit
 /// would meet a gather of another.
 pub fn in_one_order(replicas: &[Vec<Instruction>]) -> Result<(), Error> {
-    let collectives =
-        |of: usize| replicas[of].iter().filter(|it: &&Instruction| it.action.is_collective());
-    let named = |it: Option<&Instruction>| it.map_or("none".to_owned(), Instruction::to_string);
-    for replica in 1..replicas.len() {
-        let pairs = collectives(0).zip_longest(collectives(replica));
-        let mut pairs = pairs.map(EitherOrBoth::left_and_right).enumerate();
-        if let Some((number, (first, other))) = pairs.find(|(_, (first, other))| first != other) {
-            let (first, other) = (named(first), named(other));
+    for (replica, list) in replicas.iter().enumerate().skip(1) {
+        let [first, other] = [&replicas[0], list]
+            .map(|list| list.iter().filter(|it: &&Instruction| it.action.is_collective()));
+        let pairs = first.zip_longest(other).map(EitherOrBoth::left_and_right);
+        if let Some((number, (first, other))) = pairs.enumerate().find(|(_, (a, b))| a != b) {
+            let [first, other] =
+                [first, other].map(|it| it.map_or("none".to_owned(), Instruction::to_string));
             let text = format!(
                 "collective {number}: replica 0 starts {first}, replica {replica} {other}. All replicas start their \
                  collectives in one order"

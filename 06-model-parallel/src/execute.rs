@@ -14,7 +14,7 @@ mod step;
 pub mod unit;
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -99,8 +99,7 @@ impl Settings {
 pub struct Executor<U> {
     checked: Checked,
     stage: usize,
-    /// In the order of the model.
-    units: Vec<Placed<U>>,
+    units: Units<U>,
     /// The weights of all units.
     weights: Weights,
     settings: Settings,
@@ -115,9 +114,11 @@ pub struct Executor<U> {
     measured: RefCell<Measured>,
 }
 
+/// The units of a stage, by their numbers in the model.
+type Units<U> = BTreeMap<usize, Placed<U>>;
+
 /// A unit that this stage holds, and the shapes of one sample without the axis of the batch.
 struct Placed<U> {
-    number: usize,
     unit: U,
     /// The bytes of the optimizer's state, from the first update on.
     state: Cell<usize>,
@@ -138,12 +139,12 @@ pub struct Measured {
 impl<U: Unit> Executor<U> {
     /// The layers of this stage's first unit, its second unit, and so on. Panics when there is no such unit.
     pub fn network(&self, nth: usize) -> &Network<U::Module> {
-        self.units[nth].unit.network()
+        self.units().nth(nth).expect("such a unit").network()
     }
 
     /// The units of this stage, in the order of the model.
     pub fn units(&self) -> impl Iterator<Item = &U> {
-        self.units.iter().map(|it| &it.unit)
+        self.units.values().map(|it| &it.unit)
     }
 
     /// The number of ranks that share each layer.
@@ -209,15 +210,6 @@ impl<U: Unit> Executor<U> {
             sums.iter().for_each(|sums| mine += *sums);
         }
         Ok(allreduce_sums(&*self.all, mine, Algorithm::OneShot)?)
-    }
-
-    fn placed(&self, number: usize) -> &Placed<U> {
-        let found = self.units.iter().find(|it| it.number == number);
-        found.expect("a checked list names the units of its own stage")
-    }
-
-    fn unit(&self, number: usize) -> &U {
-        &self.placed(number).unit
     }
 
     /// Seconds on the clock of all ranks.
@@ -293,7 +285,7 @@ impl<U: Unit> Executor<U> {
         }
         let mut state = StepState::new(self, self.schedule(), &share.shards, Some(update));
         let spans = self.execute(&mut state, "")?;
-        for Placed { unit, .. } in &self.units {
+        for unit in self.units() {
             unit.network().norms().fold(&*self.replicas.comm, &self.replicas.tree)?;
         }
         self.measured.borrow_mut().add(spans, state.sent);
@@ -312,7 +304,7 @@ impl<U: Unit> Executor<U> {
         }
         // The second thread has measured the collectives.
         let collectives = spans.iter_mut().filter(|it| it.instruction.action.is_collective());
-        for (span, times) in collectives.zip(self.replicas.times()) {
+        for (span, times) in collectives.zip(self.replicas.times.take()) {
             [span.start, span.end] = times.map(|it| (it - self.origin).as_secs_f64());
         }
         Ok(spans)

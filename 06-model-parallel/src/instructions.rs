@@ -189,11 +189,12 @@ impl Schedule {
         (0..self.units()).filter(move |&unit| self.placement[unit] == stage)
     }
 
-    /// The units of which each replica updates its chunk alone.
-    pub fn in_chunks(&self) -> BTreeSet<usize> {
-        let scattered = self.lists.iter().flatten().filter(|it| it.action == Action::ReduceScatter);
+    /// The units of a stage of which each replica updates its chunk alone.
+    pub fn in_chunks(&self, stage: usize) -> BTreeSet<usize> {
+        let list = self.lists[stage].iter();
+        let scattered = list.filter(|it| it.action == Action::ReduceScatter);
         match self.sharded {
-            true => (0..self.units()).collect(),
+            true => self.units_of(stage).collect(),
             false => scattered.map(|it| it.unit).collect(),
         }
     }
@@ -225,19 +226,14 @@ impl Schedule {
     /// A stage receives the messages of another stage in the order of sending. Two stages with several units send each
     /// other activations and gradients, so other messages may arrive before the wanted one.
     pub fn arrivals(&self, stage: usize) -> BTreeMap<Key, Vec<Message>> {
-        let (mut coming, mut arrived) = (BTreeMap::new(), BTreeSet::new());
+        let mut coming = BTreeMap::new();
         let messages = |of: usize| self.lists[of].iter().filter_map(|&it| self.message(it));
         let arrivals = messages(stage).filter(|it| !it.sends).map(|wanted| {
             let sent = || messages(wanted.from).filter(|it| it.sends && it.to == stage);
             let sent = coming.entry(wanted.from).or_insert_with(|| sent().collect::<VecDeque<_>>());
-            let mut taken = Vec::new();
-            while !arrived.contains(&wanted.key)
-                && let Some(message) = sent.pop_front()
-            {
-                arrived.insert(message.key);
-                taken.push(message);
-            }
-            (wanted.key, taken)
+            // A message that has arrived before another one does not come any more.
+            let last = sent.iter().position(|it| it.key == wanted.key);
+            (wanted.key, sent.drain(..last.map_or(0, |last| last + 1)).collect())
         });
         arrivals.collect()
     }

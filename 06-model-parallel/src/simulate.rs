@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Refused;
 use crate::bytes::{Bytes, Cost, weigh};
+use crate::check::Checked;
 use crate::instructions::{Action, Instruction, Schedule};
 
 // ANCHOR: timeline
@@ -116,30 +117,26 @@ impl Held {
 // ANCHOR_END: metrics
 
 // ANCHOR: simulate
-/// Simulates a step of a checked schedule: the spans of all stages, with channels of this capacity.
-///
-/// `costs` has a cost for each unit. A message between two stages takes `message` seconds. Fails when the number of
-/// costs is another, or a time is negative or not finite.
-pub(crate) fn simulate(
-    schedule: &Schedule,
-    capacity: usize,
-    costs: &[Cost],
-    message: f64,
-) -> Result<Timeline, Refused> {
-    let (units, found) = (schedule.units(), costs.len());
-    if units != found {
-        return Err(Refused(format!("costs of {found} units for a schedule of {units}")));
+impl Checked {
+    /// Simulates the step: the spans of all stages. `costs` has a cost for each unit, and a message between two stages
+    /// takes `message` seconds. Fails when the number of costs is another, or a time is negative or not finite.
+    pub fn simulate(&self, costs: &[Cost], message: f64) -> Result<Timeline, Refused> {
+        let (schedule, found) = (self.schedule(), costs.len());
+        let units = schedule.units();
+        if units != found {
+            return Err(Refused(format!("costs of {found} units for a schedule of {units}")));
+        }
+        let mut times = costs.to_vec();
+        let mut times = times.iter_mut().flat_map(Cost::times).map(|it| *it).chain([message]);
+        if let Some(wrong) = times.find(|seconds| !seconds.is_finite() || *seconds < 0.0) {
+            return Err(Refused(format!("{wrong} s is no time that something takes")));
+        }
+        let mut spans = run(schedule, self.capacity, costs, message)
+            .expect("a checked schedule has no deadlock, however long the passes take");
+        let held = (0..schedule.stages()).flat_map(|stage| weigh(schedule, stage, costs));
+        spans.iter_mut().zip(held).for_each(|(span, held)| span.held = held);
+        Ok(Timeline { stages: schedule.stages(), spans })
     }
-    let mut times = costs.to_vec();
-    let times = times.iter_mut().flat_map(Cost::times).map(|seconds| *seconds).chain([message]);
-    if let Some(wrong) = times.into_iter().find(|seconds| !seconds.is_finite() || *seconds < 0.0) {
-        return Err(Refused(format!("{wrong} s is no time that something takes")));
-    }
-    let mut spans = run(schedule, capacity, costs, message)
-        .expect("a checked schedule has no deadlock, however long the passes take");
-    let held = weigh(schedule, costs, spans.iter().map(|it| (it.stage, it.instruction)));
-    spans.iter_mut().zip(held).for_each(|(span, held)| span.held = held);
-    Ok(Timeline { stages: schedule.stages(), spans })
 }
 // ANCHOR_END: simulate
 
@@ -226,17 +223,17 @@ pub(crate) fn run(
     let mut channels = BTreeMap::<_, Traffic>::new();
     let mut spans: Vec<Vec<Span>> = vec![Vec::new(); schedule.stages()];
     let mut clocks = vec![0.0f64; schedule.stages()];
-    // The starts of the collectives of each stage, and the end of the last one; the ends of sums and gathers, by unit.
-    let mut starts: Vec<Vec<f64>> = vec![Vec::new(); schedule.stages()];
-    let mut streams = vec![0.0f64; schedule.stages()];
-    let mut ends = BTreeMap::<(usize, bool), f64>::new();
     loop {
         let (mut progress, mut waiting) = (false, Vec::new());
         for (stage, (list, done)) in schedule.lists.iter().zip(&mut spans).enumerate() {
             while let Some(&instruction) = list.get(done.len()) {
                 let (mut start, Instruction { unit, action }) = (clocks[stage], instruction);
                 let seconds = costs[unit].seconds(action);
-                let end_of = |gathers| ends.get(&(unit, gathers)).copied().unwrap_or(0.0);
+                let end_of = |collectives: &[Action]| {
+                    let is_it =
+                        |it: &Instruction| it.unit == unit && collectives.contains(&it.action);
+                    done.iter().rfind(|it| is_it(&it.instruction)).map_or(0.0, |it| it.end)
+                };
                 let (end, on) = match (action, schedule.message(instruction)) {
                     (_, Some(it)) => {
                         let traffic = channels.entry(it.channel()).or_default();
@@ -246,20 +243,19 @@ pub(crate) fn run(
                         }
                     }
                     _ if action.is_collective() => {
+                        let is_earlier = |it: &&Span| it.instruction.action.is_collective();
+                        let mut earlier = done.iter().rev().filter(is_earlier).peekable();
+                        let stream = earlier.peek().map_or(0.0, |it| it.end);
                         // The stage goes on meanwhile, unless too many collectives wait for their turn.
-                        let waits_for = starts[stage].len().checked_sub(QUEUE);
-                        let room = waits_for.map_or(start, |before| starts[stage][before]);
+                        let room = earlier.nth(QUEUE - 1).map_or(start, |it| it.start);
                         clocks[stage] = start.max(room);
-                        start = clocks[stage].max(streams[stage]);
-                        starts[stage].push(start);
+                        start = clocks[stage].max(stream);
                         clocks[stage] += costs[unit].handling(action);
-                        streams[stage] = start + seconds;
-                        ends.insert((unit, action == Action::Gather), streams[stage]);
-                        (Some(streams[stage]), stage)
+                        (Some(start + seconds), stage)
                     }
-                    (Action::Wait, _) => (Some(start.max(end_of(true))), stage),
+                    (Action::Wait, _) => (Some(start.max(end_of(&[Action::Gather]))), stage),
                     (Action::Update, _) => {
-                        start = start.max(end_of(false));
+                        start = start.max(end_of(&[Action::AllReduce, Action::ReduceScatter]));
                         (Some(start + seconds), stage)
                     }
                     _ => (Some(start + seconds), stage),

@@ -15,7 +15,7 @@ use params_and_allreduce::communicator::SharedCommunicator;
 use scratch_data_parallel::FixedTree;
 
 use super::unit::{Replicas, Unit, Whole, refuse};
-use super::{Executor, Placed, Settings, batch_of, failed};
+use super::{Executor, Placed, Settings, Units, batch_of, failed};
 use crate::check::{Checked, check, in_one_order};
 use crate::instructions::{Action, Instruction, Schedule, UNBOUNDED};
 use crate::mesh::{Axis, Mesh};
@@ -100,12 +100,12 @@ impl<U: Unit> Executor<U> {
         // All clocks count from one moment. No rank leaves a barrier at exactly the moment of another.
         let start = text::value_of_rank_0(&*all, &SystemTime::now())?;
         let origin = Instant::now().checked_sub(start.elapsed().unwrap_or_default());
-        let owned = || units.iter().map(|it| it.unit.owned());
-        let weights = Weights {
-            precision: units[0].unit.owned().precision,
-            parameters: owned().flat_map(|it| it.parameters.clone()).collect(),
-            buffers: owned().flat_map(|it| it.buffers.clone()).collect(),
-        };
+        let mut owned = units.values().map(|it| it.unit.owned().clone());
+        let mut weights = owned.next().expect("each stage has a unit");
+        for Weights { parameters, buffers, .. } in owned {
+            weights.parameters.extend(parameters);
+            weights.buffers.extend(buffers);
+        }
         Ok(Self {
             checked,
             stage,
@@ -133,8 +133,8 @@ pub(super) fn introduce<U: Unit>(
     pipeline: &SharedCommunicator,
     (sample, settings): (&[usize], Settings),
     mut unit: impl FnMut(usize) -> Result<U, Error>,
-) -> Result<(Vec<Placed<U>>, Option<usize>), Error> {
-    let (mut units, mut first_trained) = (Vec::new(), None);
+) -> Result<(Units<U>, Option<usize>), Error> {
+    let (mut units, mut first_trained) = (Units::new(), None);
     let (mut shape, mut owners) = (sample.to_vec(), HashMap::new());
     for (number, &stage) in schedule.placement.iter().enumerate() {
         let mut mine = None;
@@ -178,7 +178,7 @@ pub(super) fn introduce<U: Unit>(
             }
             mine = Some((output.clone(), names, !unit.owned().parameters.is_empty()));
             let (state, input) = (Cell::default(), shape);
-            units.push(Placed { number, unit, state, input, output });
+            units.insert(number, Placed { unit, state, input, output });
         }
         let introduced = text::values(&**pipeline, &mine)?.into_iter().flatten().next();
         let (output, names, trains) = introduced.expect("every unit is on a stage");

@@ -1,7 +1,6 @@
 //! One list on one stage: the state between two instructions, and the execution of each instruction.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::ops::Add;
 
 use candle_core::{Result as TensorResult, Tensor, Var, bail};
@@ -38,29 +37,25 @@ pub(super) struct StepState<'a, U> {
     tensors: BTreeMap<Key, Tensor>,
     /// The messages to take in for each message that this stage waits for.
     arrivals: BTreeMap<Key, Vec<Message>>,
-    /// The inputs that recomputations start from, by unit and micro-batch.
-    inputs: BTreeMap<(usize, usize), Tensor>,
-    /// The results of forward passes, by unit and micro-batch.
-    kept: BTreeMap<(usize, usize), Kept>,
-    /// Backward passes after their first half: the gradients of parameters so far, the second half, and the bytes kept.
-    halves: BTreeMap<(usize, usize), (Gradients, SecondHalf, usize)>,
+    /// The tensors that a unit keeps of a micro-batch, and their bytes, by unit and micro-batch.
+    kept: BTreeMap<(usize, usize), (Kept, usize)>,
     /// Loss and correct answers of each micro-batch, on the rank whose loss counts.
     sums: BTreeMap<usize, StepSums>,
     /// The bytes of messages that this stage has sent.
     pub(super) sent: usize,
-    /// The bytes of activations that are kept now.
-    activations: usize,
     /// The most bytes during this instruction.
     held: Bytes,
 }
 
-/// The result of a forward pass, for the backward pass.
-struct Kept {
-    /// The activation that came from the unit before, as a variable, if that unit needs its gradient.
-    input: Option<Var>,
-    /// The loss, or the activation that went to the next unit.
-    result: Tensor,
-    bytes: usize,
+/// The tensors of a micro-batch that a unit keeps between two passes.
+enum Kept {
+    /// For a recomputation: the input.
+    Input(Tensor),
+    /// For a backward pass: the received activation as a variable, if the unit before needs its gradient; and the loss, or
+    /// the activation that went to the next unit.
+    Graph(Option<Var>, Tensor),
+    /// For the second half of a backward pass: the gradients of parameters so far, and the rest.
+    Half(Gradients, SecondHalf),
 }
 
 impl<'a, U: Unit> StepState<'a, U> {
@@ -77,12 +72,9 @@ impl<'a, U: Unit> StepState<'a, U> {
             update,
             tensors: BTreeMap::new(),
             arrivals: schedule.arrivals(executor.stage),
-            inputs: BTreeMap::new(),
             kept: BTreeMap::new(),
-            halves: BTreeMap::new(),
             sums: BTreeMap::new(),
             sent: 0,
-            activations: 0,
             held: Bytes::default(),
         }
     }
@@ -93,7 +85,7 @@ impl<'a, U: Unit> StepState<'a, U> {
     /// Executes one instruction, and waits for the device. The span has the most bytes that the stage has held meanwhile.
     pub(super) fn execute(&mut self, instruction: Instruction) -> Result<Span, Error> {
         let (Instruction { unit, action }, executor) = (instruction, self.executor);
-        let of_unit = executor.unit(unit);
+        let of_unit = &executor.units[&unit].unit;
         // To wait for the sum over the replicas is no work.
         let summed = if action == Action::Update { of_unit.take_gradients()? } else { Vec::new() };
         let name = words(action).2;
@@ -128,7 +120,7 @@ impl<'a, U: Unit> StepState<'a, U> {
             (Action::Update, _) => self.update(unit, &summed)?,
             (_, Some(message @ Message { sends: false, .. })) => self.receive(message)?,
             (_, Some(message)) => {
-                let tensor = take(&mut self.tensors, message.key, "result")?;
+                let tensor = self.take(message.key)?;
                 self.sent += size_in_bytes(&tensor);
                 executor.pipeline.send_shared(message.to, &tensor)?;
             }
@@ -147,7 +139,7 @@ impl<'a, U: Unit> StepState<'a, U> {
         let pipeline = &self.executor.pipeline;
         for Message { from, key, .. } in self.arrivals.remove(&wanted.key).unwrap_or_default() {
             let (carries, unit, micro_batch) = key;
-            let Placed { unit, input, output, .. } = self.executor.placed(unit);
+            let Placed { unit, input, output, .. } = &self.executor.units[&unit];
             let sample = match carries {
                 Carries::Activations => input,
                 Carries::Gradients => output,
@@ -168,11 +160,14 @@ impl<'a, U: Unit> StepState<'a, U> {
         let (unit, schedule) = (it.unit, self.schedule);
         let again = matches!(it.action, Action::Recompute(_));
         let keeps_graph = again || matches!(it.action, Action::Forward(_));
-        let (network, batch) = (self.executor.unit(unit).network(), &self.micro_batches[i]);
+        let (network, batch) = (self.executor.units[&unit].unit.network(), &self.micro_batches[i]);
         let x = if again {
-            take(&mut self.inputs, (unit, i), "input")?
+            let Some((Kept::Input(x), _)) = self.kept.remove(&(unit, i)) else {
+                bail!("{it}: no input is kept");
+            };
+            x
         } else if unit > 0 {
-            take(&mut self.tensors, (Carries::Activations, unit, i), "activation")?
+            self.take((Carries::Activations, unit, i))?
         } else if batch.is_empty() {
             // Black images, and tokens 0.
             let sample = &batch.images.dims()[1..];
@@ -182,8 +177,7 @@ impl<'a, U: Unit> StepState<'a, U> {
         };
         let of_input = size_in_bytes(&x);
         if !keeps_graph && unit >= schedule.first_trained {
-            self.inputs.insert((unit, i), x.clone());
-            self.activations += of_input;
+            self.kept.insert((unit, i), (Kept::Input(x.clone()), of_input));
         }
         let needs_gradient = keeps_graph && unit > schedule.first_trained;
         let input = if needs_gradient { Some(Var::from_tensor(&x)?) } else { None };
@@ -206,14 +200,18 @@ impl<'a, U: Unit> StepState<'a, U> {
         };
         if keeps_graph {
             let bytes = activations(&result, &x, network.weights());
-            self.activations += bytes;
-            self.kept.insert((unit, i), Kept { input, result, bytes });
+            self.kept.insert((unit, i), (Kept::Graph(input, result), bytes));
         }
-        self.weigh(Bytes::default());
-        if again {
-            self.activations -= of_input;
-        }
+        self.weigh(Bytes { activations: if again { of_input } else { 0 }, ..Bytes::default() });
         Ok(())
+    }
+
+    /// Takes an activation or a gradient. A checked schedule makes sure that it is there.
+    fn take(&mut self, key: Key) -> TensorResult<Tensor> {
+        match self.tensors.remove(&key) {
+            Some(found) => Ok(found),
+            None => bail!("{key:?}: there is no such tensor"),
+        }
     }
 
     /// The sum of the losses of a micro-batch.
@@ -236,7 +234,9 @@ impl<'a, U: Unit> StepState<'a, U> {
     ///
     /// A unit without the loss starts from the gradient of the activation that it sent.
     fn backward(&mut self, unit: usize, i: usize, later: bool) -> TensorResult<()> {
-        let Kept { input, result, bytes } = take(&mut self.kept, (unit, i), "activation kept")?;
+        let Some((Kept::Graph(input, result), bytes)) = self.kept.remove(&(unit, i)) else {
+            bail!("no activation of micro-batch {i} is kept");
+        };
         // The message is held until the pass is done.
         let message = (Carries::Gradients, unit, i);
         let gradient = match (self.schedule.is_last(unit), self.tensors.get(&message)) {
@@ -257,9 +257,8 @@ impl<'a, U: Unit> StepState<'a, U> {
         if later {
             // Some gradients of parameters, such as a batch norm's, are complete in the first half.
             let waiting = found.bytes() + second.bytes();
-            self.activations += waiting;
+            self.kept.insert((unit, i), (Kept::Half(found, second), bytes + waiting));
             self.weigh(Bytes::default());
-            self.halves.insert((unit, i), (found, second, bytes + waiting));
         } else {
             self.add(unit, i, found, bytes)?;
         }
@@ -269,18 +268,19 @@ impl<'a, U: Unit> StepState<'a, U> {
 
     /// Computes the second half of a backward pass: the gradients of the weights.
     fn backward_weight(&mut self, unit: usize, i: usize) -> TensorResult<()> {
-        let (mut found, second, bytes) = take(&mut self.halves, (unit, i), "first half")?;
+        let Some((Kept::Half(mut found, second), bytes)) = self.kept.remove(&(unit, i)) else {
+            bail!("there is no first half of micro-batch {i}");
+        };
         found.extend(second.run()?);
         self.add(unit, i, found, bytes)
     }
 
     /// Adds a micro-batch's gradients of the weights to the sum. What the backward pass has used is free then.
     fn add(&mut self, unit: usize, i: usize, found: Gradients, bytes: usize) -> TensorResult<()> {
-        let layers = self.executor.unit(unit);
+        let layers = &self.executor.units[&unit].unit;
         let gradients = layers.network().parameter_gradients(&found)?;
         drop(found);
-        self.weigh(bytes_of_gradients(&gradients));
-        self.activations -= bytes;
+        self.weigh(Bytes { activations: bytes, ..bytes_of_gradients(&gradients) });
         layers.add(i, gradients)
     }
     // ANCHOR_END: passes
@@ -289,7 +289,7 @@ impl<'a, U: Unit> StepState<'a, U> {
     /// Updates the weights of a unit.
     fn update(&mut self, unit: usize, summed: &[Tensor]) -> TensorResult<()> {
         if let Some(update) = &mut self.update {
-            let Placed { unit, state, .. } = self.executor.placed(unit);
+            let Placed { unit, state, .. } = &self.executor.units[&unit];
             state.set(update(unit.owned(), summed)?);
             self.weigh(bytes_of_gradients(summed));
         }
@@ -305,18 +305,19 @@ impl<'a, U: Unit> StepState<'a, U> {
 
     /// Counts the bytes that are held now, with others that nobody else counts.
     fn weigh(&mut self, others: Bytes) {
-        // An activation that this stage has kept is no message.
+        // An activation that a graph of this stage keeps is no message.
         let is_kept = |&(carries, user, i): &Key| {
-            carries == Carries::Activations && user > 0 && self.kept.contains_key(&(user - 1, i))
+            let of_sender = user.checked_sub(1).and_then(|unit| self.kept.get(&(unit, i)));
+            carries == Carries::Activations && matches!(of_sender, Some((Kept::Graph(..), _)))
         };
         let messages = self.tensors.iter().filter(|(key, _)| !is_kept(key));
         let of_stage = Bytes {
-            optimizer: self.executor.units.iter().map(|placed| placed.state.get()).sum(),
-            activations: self.activations,
+            optimizer: self.executor.units.values().map(|placed| placed.state.get()).sum(),
+            activations: self.kept.values().map(|(_, bytes)| bytes).sum(),
             messages: messages.map(|(_, tensor)| size_in_bytes(tensor)).sum(),
             ..Bytes::default()
         };
-        let units = self.executor.units.iter().map(|placed| placed.unit.held());
+        let units = self.executor.units.values().map(|placed| placed.unit.held());
         let now = units.chain([others]).fold(of_stage, |sum, more| sum.with(more, Add::add));
         self.held = self.held.with(now, usize::max);
     }
@@ -324,13 +325,5 @@ impl<'a, U: Unit> StepState<'a, U> {
 
 fn bytes_of_gradients(gradients: &[Tensor]) -> Bytes {
     Bytes { gradients: gradients.iter().map(size_in_bytes).sum(), ..Bytes::default() }
-}
-
-/// Takes something of a micro-batch. A checked schedule makes sure that it is there.
-fn take<K: Ord + fmt::Debug, T>(from: &mut BTreeMap<K, T>, key: K, what: &str) -> TensorResult<T> {
-    match from.remove(&key) {
-        Some(found) => Ok(found),
-        None => bail!("{key:?}: there is no {what}"),
-    }
 }
 // ANCHOR_END: update

@@ -71,7 +71,8 @@ pub struct Replicas {
     thread: Option<Worker<Done>>,
     /// The collectives that were started and whose results are not taken, each with its result as soon as it is there.
     started: RefCell<HashMap<Instruction, Option<Vec<Tensor>>>>,
-    times: RefCell<Vec<[Instant; 2]>>,
+    /// The times of the collectives of this step, in the order of their start.
+    pub(super) times: RefCell<Vec<[Instant; 2]>>,
 }
 
 /// The result of a collective, and the times at which it began and ended.
@@ -139,11 +140,6 @@ impl Replicas {
     fn keep(&self, Done { of, result, times }: Done) {
         self.started.borrow_mut().insert(of, Some(result));
         self.times.borrow_mut().push(times);
-    }
-
-    /// Takes the times of the collectives since the last call, in the order of their start.
-    pub(super) fn times(&self) -> Vec<[Instant; 2]> {
-        self.times.take()
     }
 
     /// The number of this rank's first micro-batch among the micro-batches of all replicas.
