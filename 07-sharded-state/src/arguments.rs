@@ -5,7 +5,7 @@ use candle_core::DType;
 use checkpoints::Checkpoints;
 use clap::{Parser, ValueEnum};
 use concise_wrapper::launch::Launch;
-use concise_wrapper::slow_link::parse_speed;
+use concise_wrapper::slow_link::{Slowness, parse_speed};
 use datasets::{CLASSES, PIXELS};
 use harness::cli::{SVG, UsageError, each_once, whole};
 use model_parallel::layers::Layers;
@@ -115,6 +115,11 @@ impl Arguments {
         let every = |_| self.recompute.unwrap_or(1);
         let of = |it: &Strategy| Strategy { recomputes: it.recomputes.map(every), ..*it };
         self.strategy.iter().map(of).collect()
+    }
+
+    /// The link of `--slow-link`.
+    pub(crate) fn slowness(&self) -> Option<Slowness> {
+        self.slow_link.map(|it| Slowness::of_megabytes(it, Default::default()))
     }
 
     /// The features between the layers, with the inputs and the outputs of the model.

@@ -74,7 +74,7 @@ fn gpt(arguments: &[&str]) -> (Assert, impl Fn(&str) -> Vec<Value> + use<>) {
 fn assert_predicted(lines: &[Value]) {
     for line in lines {
         let [found, expected] =
-            [&line["held"], &line["predicted_held"]].map(|it| it["total"].as_f64());
+            [&line["held"], &line["predicted_held"]].map(|it| it[0]["total"].as_f64());
         let (found, expected) = (found.expect("bytes"), expected.expect("bytes"));
         assert!((found - expected).abs() <= 0.1 * found, "{line}");
     }
@@ -92,7 +92,7 @@ fn a_gpt_under_all_strategies() {
     let hashes: Vec<Value> = of("summary").iter().map(|it| it["weights_hash"].clone()).collect();
     assert_eq!(hashes.len(), 7);
     assert!(hashes[2..].iter().all(|hash| *hash == hashes[1]), "{hashes:?}");
-    assert_predicted(&of("sharded"));
+    assert_predicted(&of("split"));
 }
 
 /// Two replicas whose layers are cut in two: the losses and, up to rounding, the weights of two whole replicas.
@@ -102,7 +102,7 @@ fn a_gpt_on_a_mesh_with_a_tensor_axis() {
         let (printed, of) = gpt(&["--dtype=f64", "--strategy=ddp,zero3+prefetch", of_devices]);
         let losses =
             of("epoch").iter().map(|it| it["train_loss"].as_f64().expect("a loss")).collect();
-        (printed.stdout(said(", as rounding does.")), losses, of("sharded"))
+        (printed.stdout(said(", as rounding does.")), losses, of("split"))
     };
     let (_, expected, whole): (_, Vec<f64>, _) = trained("--devices=2");
     let (printed, found, in_parts): (_, Vec<f64>, _) = trained("--mesh=2x1x2");
@@ -117,7 +117,7 @@ fn a_gpt_on_a_mesh_with_a_tensor_axis() {
     // A rank has half of nearly all parameters, and a quarter if they are in chunks.
     for (run, whole_run) in in_parts.iter().zip(&whole).skip(1) {
         let [part, whole] =
-            [run, whole_run].map(|it| it["held"]["optimizer"].as_f64().expect("bytes"));
+            [run, whole_run].map(|it| it["held"][0]["optimizer"].as_f64().expect("bytes"));
         assert!((0.45..0.65).contains(&(part / whole)), "{run}");
     }
 }
@@ -126,12 +126,12 @@ fn a_gpt_on_a_mesh_with_a_tensor_axis() {
 #[test]
 fn what_a_device_holds_and_sends_is_as_predicted() {
     const PARAMETERS: u64 = 15_700 + 378 + 304 + 170;
-    let lines = metrics(&[], "sharded");
+    let lines = metrics(&[], "split");
     let names = ["one device", "DDP", "ZeRO 1", "ZeRO 2", "ZeRO 3", "ZeRO 3 + prefetch"];
     assert!(lines.iter().zip(names).all(|(line, name)| line["run"] == name), "{lines:?}");
     assert_eq!(lines.len(), 7);
     for line in &lines {
-        let (held, predicted) = (&line["held"], &line["predicted_held"]);
+        let (held, predicted) = (&line["held"][0], &line["predicted_held"][0]);
         for kind in ["parameters", "gradients", "optimizer", "activations", "messages", "total"] {
             let [found, expected] = [held, predicted].map(|it| it[kind].as_f64().expect("bytes"));
             assert!((found - expected).abs() <= 0.1 * found, "{kind} of {line}");
@@ -142,7 +142,7 @@ fn what_a_device_holds_and_sends_is_as_predicted() {
         assert_eq!(sent(held), sent(predicted) + sums, "{line}");
         assert!(line["seconds_per_step"].as_f64().is_some_and(|seconds| seconds > 0.0));
     }
-    let of = |run: usize, kind: &str| lines[run]["predicted_held"][kind].as_u64();
+    let of = |run: usize, kind: &str| lines[run]["predicted_held"][0][kind].as_u64();
     assert_eq!([of(1, "sent"), of(2, "sent")], [Some(4 * PARAMETERS); 2]);
     // Three gathers or sums of half of the parameters, and one less of the last layer.
     assert_eq!(of(4, "sent"), Some(4 * (3 * PARAMETERS - 170) / 2));
