@@ -16,7 +16,7 @@ use harness::report::Report;
 use model_parallel::Timeline;
 use model_parallel::execute::{Executor, Settings};
 use model_parallel::mesh::Axis;
-use model_parallel::runs::Trained;
+use model_parallel::runs::{Trained, write};
 use params_and_allreduce::communicator::SharedCommunicator;
 use plan::{Prepared, Run};
 
@@ -37,12 +37,16 @@ fn run() -> anyhow::Result<()> {
     let is_comparable = |one: &Run, run: &Run| {
         one.is_alone() && (one.shards() == run.shards() || !flags.has_norms())
     };
-    training.make_runs(
+    let made = training.make_runs(
         (&launch, ways, outputs),
         |device, all, run, report| train_rank(&prepared, device, all, run, report),
         (is_comparable, Timeline::bubble),
-        |outcomes, outputs| report::report(outcomes, &prepared, outputs),
-    )
+        (flags.common.gantt.as_deref(), |outcomes| report::conclude(outcomes, &prepared)),
+    );
+    let list = |way: &Run| way.checked.schedule().to_pytorch();
+    let lists = || ways.iter().filter(|way| way.mesh.pipeline > 1).map(list).collect();
+    // An error of one file does not prevent the next file.
+    made.and(write("--export", flags.export.as_deref(), lists).map_err(Into::into))
 }
 
 /// Trains a stage, or a part of a stage, and returns the results on rank 0.

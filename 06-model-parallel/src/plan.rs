@@ -136,7 +136,7 @@ impl Prepared {
     pub(crate) fn new(mut flags: Arguments, launch: &Launch) -> Result<Option<Self>> {
         each_once("--schedule", &flags.schedule, Kind::to_string)?;
         if flags.draw {
-            draw::draw(flags, launch.speaks())?;
+            draw::draw(flags, launch)?;
             return Ok(None);
         }
         let (several, mesh) = flags.common.plan(launch, Mesh::pipeline)?;
@@ -145,7 +145,6 @@ impl Prepared {
         let mut ways = flags.ways(mesh, &layers, &mut notes)?;
         // Each process has a device, so no process trains alone.
         ways.retain(|way| launch.processes().is_none() || !way.is_alone());
-        flags.check_files(launch.speaks(), mesh)?;
         // Each rank of tensor parallelism has whole activations, and copies in messages.
         let activations = ways.iter().map(|way| way.mesh.tensor).max().filter(|&parts| parts > 1);
         // Each run keeps its results, and the threads of its ranks leave their memory to the next run.

@@ -1,18 +1,16 @@
 //! The results of all ways: tables, each with its conclusion in sentences, and files.
 
-use std::io;
 use std::iter::repeat;
 
 use concise_wrapper::replicas::verdict;
 use harness::records::Unit;
-use harness::report::outputs::Outputs;
-use harness::report::{Table, joined, paragraph, seconds};
+use harness::report::{Table, joined, seconds};
 use harness::verdict::{Doubt, Speed, ranked, rounding, rounding_test};
 use itertools::Itertools as _;
 use model_parallel::Timeline;
 use model_parallel::bytes::megabytes;
 use model_parallel::runs::{
-    self, BYTES, cells_of_bytes, error_of_peaks, largest_error, table, write,
+    self, BYTES, Block, cells_of_bytes, error_of_peaks, largest_error, table,
 };
 use model_parallel::simulate::Held;
 
@@ -21,41 +19,27 @@ use crate::plan::{Prepared, range};
 /// The results of a way.
 type Outcome<'a> = runs::Outcome<'a, ()>;
 
-/// Prints the results, and tables of them with a conclusion each. Then writes the files of the run.
-pub(crate) fn report(
-    outcomes: &[Outcome<'_>],
-    Prepared { flags, training, ways }: &Prepared,
-    outputs: &Outputs,
-) -> anyhow::Result<()> {
-    let doubts = doubts_about(outcomes);
-    let tables = || {
-        if outcomes.iter().any(|it| it.errors[0].is_some()) {
-            let title = "Weights: the largest difference from the weights of one device (error)";
-            let facts = (training.several.is_of_slices(), flags.shards.is_some());
-            let conclusion = of_weights(outcomes, facts);
-            print_block(title, &errors(outcomes), &conclusion)?;
-        }
-        for it in outcomes.iter().filter(|it| it.trained.replicas.len() > 1) {
-            paragraph(format_args!("{}: {}.", it.run.name, verdict(&it.trained.replicas)))?;
-        }
-        let title = "Time of a step, and the devices' idle time (bubble)";
-        print_block(title, &times(outcomes, &doubts), &of_times(outcomes, &doubts))?;
-        let title = "Memory of each device, and what a stage sends in a step, in MB";
-        print_block(title, &memory(outcomes), &of_memory(outcomes))
-    };
-    let files = (flags.common.gantt.as_deref(), &*doubts, outputs);
-    let reported = training.report(outcomes, files, tables);
-    let pipelines = || ways.iter().filter(|way| way.mesh.pipeline > 1);
-    let list = || pipelines().map(|way| way.checked.schedule().to_pytorch()).collect();
-    let exported = write("--export", flags.export.as_deref(), list);
-    reported.and(exported.map_err(Into::into))
-}
-
-/// Prints a table below an empty line and its title, and then its conclusion.
-fn print_block(title: &str, table: &Table, conclusion: &str) -> io::Result<()> {
-    paragraph(format_args!("\n{title}"))?;
-    table.print()?;
-    if conclusion.is_empty() { Ok(()) } else { paragraph(conclusion) }
+/// The doubts about the times, and tables of the results with a conclusion each.
+pub(crate) fn conclude(
+    all: &[Outcome<'_>],
+    Prepared { flags, training, .. }: &Prepared,
+) -> (Vec<Doubt>, Vec<Block>) {
+    let doubts = doubts_about(all);
+    let of_sums = (training.several.is_of_slices(), flags.shards.is_some());
+    let title = "Weights: the largest difference from the weights of one device (error)";
+    let weights = all.iter().any(|it| it.errors[0].is_some());
+    let weights = weights.then(|| (Some((title, errors(all))), of_weights(all, of_sums)));
+    let replicas = all.iter().filter(|it| it.trained.replicas.len() > 1);
+    let mut replicas =
+        replicas.map(|it| format!("{}: {}.", it.run.name, verdict(&it.trained.replicas)));
+    let time = ("Time of a step, and the devices' idle time (bubble)", times(all, &doubts));
+    let held = ("Memory of each device, and what a stage sends in a step, in MB", memory(all));
+    let blocks = [
+        (None, replicas.join("\n")),
+        (Some(time), of_times(all, &doubts)),
+        (Some(held), of_memory(all)),
+    ];
+    (doubts, weights.into_iter().chain(blocks).collect())
 }
 
 /// The cell of a column that the table may not have. A dash stands in for a missing number.

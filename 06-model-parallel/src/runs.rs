@@ -108,12 +108,22 @@ impl RunArguments {
         Ok((several, self.mesh.unwrap_or(usual(devices))))
     }
 
-    /// Refuses processes that cannot send each other tensors, a mesh of another number of devices than `--devices`, and a batch
-    /// that is too small for `each` micro-batches on each replica.
-    pub fn check(&self, launch: &Launch, mesh: Mesh, each: usize) -> Result<(), UsageError> {
+    /// Refuses flags of another model, processes that cannot send each other tensors, a mesh of another number of devices than
+    /// `--devices`, and a batch that is too small for `each` micro-batches on each replica.
+    pub fn check(
+        &self,
+        launch: &Launch,
+        mesh: Mesh,
+        each: usize,
+        is_gpt: bool,
+    ) -> Result<(), UsageError> {
         let (of_mesh, devices) = (mesh.devices(), self.launch.devices.unwrap_or(mesh.devices()));
         let (batch_size, pieces) = (self.train.batch_size, mesh.data * each);
-        Err(UsageError::new(if !launch.has_messages() {
+        Err(UsageError::new(if !is_gpt && self.gpt != GptArguments::default() {
+            "--blocks, --heads, --context and --text are about --model gpt".to_owned()
+        } else if is_gpt && self.train.data.is_chosen() {
+            "--data is about images, and --model gpt reads a text: take --text".to_owned()
+        } else if !launch.has_messages() {
             "ranks send each other tensors, and NCCL, which alone connects these processes, has no messages between two: start \
              them with mpirun"
                 .to_owned()
@@ -132,32 +142,16 @@ impl RunArguments {
         }))
     }
 
-    /// The GPT of these flags, of such a width, and its sizes. Fails with a [`UsageError`] for flags of images, and when heads do
-    /// not divide the width.
+    /// The GPT of these flags, of such a width, and its sizes. Fails as [`sized_gpt`].
     pub fn gpt(&self, width: Option<u32>) -> Result<(Layers, NetworkSize)> {
         let (flags, usual) = (&self.gpt, Gpt::default());
-        let gpt = Gpt {
+        sized_gpt(&Gpt {
             context: flags.context.unwrap_or(usual.context),
             width: width.map_or(usual.width, |width| width as usize),
             heads: flags.heads.unwrap_or(usual.heads),
             blocks: flags.blocks.unwrap_or(usual.blocks),
             ..usual
-        };
-        if self.train.data.is_chosen() {
-            bail!(UsageError::new(
-                "--data is about images, and --model gpt reads a text: take --text"
-            ));
-        }
-        sized_gpt(&gpt)
-    }
-
-    /// Refuses flags of a GPT for another model.
-    pub fn check_no_gpt(&self) -> Result<(), UsageError> {
-        if self.gpt == GptArguments::default() {
-            return Ok(());
-        }
-        let text = "--blocks, --heads, --context and --text are about --model gpt";
-        Err(UsageError::new(text))
+        })
     }
 }
 
@@ -304,9 +298,10 @@ impl Training {
         Ok(device.run(|| partition::measure(layers, &units, setting, dtype, on, optimizer))?)
     }
 
-    /// Makes the runs of a program in turn, and reports their outcomes. All processes call this together. `train` trains on a
-    /// rank. A run is compared with the first run before it that `is_comparable`, and `by` orders the measured steps. After a
-    /// failure, the earlier runs are reported, and the failure stays the error of the program.
+    /// Makes the runs of a program in turn, reports their outcomes, and writes the files of flags. All processes call this
+    /// together. `train` trains on a rank. A run is compared with the first run before it that `is_comparable`, and `by` orders
+    /// the measured steps. `conclude` gives the doubts about times, and the program's part of the report. After a failure, the
+    /// earlier runs are reported, and the failure stays the error of the program.
     pub fn make_runs<'a, W: Sync>(
         &self,
         (launch, runs, mut outputs): (&Launch, &'a [Run<W>], Outputs),
@@ -318,7 +313,10 @@ impl Training {
         ) -> Result<Trained, Error>
         + Sync,
         (is_comparable, by): (impl Fn(&Run<W>, &Run<W>) -> bool, fn(&Timeline) -> f64),
-        report: impl FnOnce(&[Outcome<'a, W>], &Outputs) -> Result<()>,
+        (gantt, conclude): (
+            Option<&Path>,
+            impl FnOnce(&[Outcome<'a, W>]) -> (Vec<Doubt>, Vec<Block>),
+        ),
     ) -> Result<()> {
         let (outcomes, made) = launch.make_runs(
             (&self.setup.headline(self.layers.name()), &self.notes),
@@ -336,11 +334,14 @@ impl Training {
             },
             |run, trained, before: &[Outcome<'a, W>], outputs| {
                 let one = before.iter().find(|it| is_comparable(it.run, run));
-                self.conclude(launch, (run, trained), one, by, outputs)
+                self.outcome(launch, (run, trained), one, by, outputs)
             },
         );
-        let reports = launch.speaks() && !outcomes.is_empty();
-        made.and(if reports { report(&outcomes, &outputs) } else { Ok(()) })
+        if !launch.speaks() || outcomes.is_empty() {
+            return made;
+        }
+        let (doubts, blocks) = conclude(&outcomes);
+        made.and(self.report(&outcomes, (gantt, &doubts, &outputs), blocks))
     }
 
     /// The devices of this process for a run.
@@ -361,7 +362,7 @@ impl Training {
     }
 
     /// Summarises a run, and adds the run to the outputs. `one` is the run that the weights are compared with.
-    fn conclude<'a, W>(
+    fn outcome<'a, W>(
         &self,
         launch: &Launch,
         (run, trained): (&'a Run<W>, Trained),
@@ -395,13 +396,12 @@ impl Training {
         Ok(Outcome { run, trained, summary, seconds_per_step, errors, steps })
     }
 
-    /// Prints the results of all runs: a line each, a text by a GPT, and the `tables` of the program. Then writes the files of
-    /// flags. With doubts about times, the picture of `--gantt` has no conclusion.
-    pub fn report<W>(
+    /// Prints the results of all runs: a line each, a text by a GPT, and the blocks of the program. Then writes the files of flags.
+    fn report<W>(
         &self,
         all: &[Outcome<'_, W>],
         (gantt, doubts, outputs): (Option<&Path>, &[Doubt], &Outputs),
-        tables: impl FnOnce() -> io::Result<()>,
+        blocks: Vec<Block>,
     ) -> Result<()> {
         line("")?;
         for it in all {
@@ -411,7 +411,15 @@ impl Training {
         if self.layers.takes_tokens() {
             self.print_text(all)?;
         }
-        tables()?;
+        for (table, conclusion) in blocks {
+            if let Some((title, table)) = table {
+                paragraph(format_args!("\n{title}"))?;
+                table.print()?;
+            }
+            if !conclusion.is_empty() {
+                paragraph(conclusion)?;
+            }
+        }
         let headline = self.setup.headline(self.layers.name());
         // An error of one file does not prevent the next file.
         let written = outputs.write(&headline);
@@ -526,6 +534,9 @@ impl<W> Outcome<'_, W> {
         self.trained.held.iter().map(|held| held.total).max().unwrap_or(0)
     }
 }
+
+/// A part of a report: a table below its title, if there is one, and a conclusion in sentences.
+pub type Block = (Option<(&'static str, Table)>, String);
 
 /// The largest finite error of all runs, after the first step or at the end.
 pub fn largest_error<W>(all: &[Outcome<'_, W>], at: usize) -> Option<f64> {

@@ -27,12 +27,12 @@ fn run() -> anyhow::Result<()> {
     let Some(mut prepared) = prepared else { return Ok(()) };
     launch.agree(cli::before_a_run("measuring the units", || prepared.predict())?)?;
     let outputs = std::mem::take(&mut prepared.training.setup.outputs);
-    let Prepared { flags, training, runs } = &prepared;
+    let Prepared { flags, training, runs } = prepared;
     training.make_runs(
-        (&launch, runs, outputs),
-        |device, comm, run, report| train_rank((flags, training), device, comm, run, report),
+        (&launch, &runs, outputs),
+        |device, comm, run, report| train_rank((&flags, &training), device, comm, run, report),
         // All runs are compared with the first.
         (|_, _| true, Timeline::makespan),
-        |outcomes, outputs| report::report(outcomes, &prepared, outputs),
+        (flags.common.gantt.as_deref(), report::conclude),
     )
 }

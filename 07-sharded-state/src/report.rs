@@ -1,30 +1,25 @@
 //! The results of all runs: a table with a conclusion, and files.
 
-use harness::report::outputs::Outputs;
-use harness::report::{Table, paragraph, seconds};
+use harness::report::{Table, seconds};
 use harness::verdict::{Doubt, ranked, rounding, rounding_test};
 use itertools::Itertools as _;
 use model_parallel::Timeline;
 use model_parallel::bytes::megabytes;
-use model_parallel::runs::{self, BYTES, cells_of_bytes, error_of_peaks, largest_error, table};
+use model_parallel::runs::{
+    self, BYTES, Block, cells_of_bytes, error_of_peaks, largest_error, table,
+};
 
-use crate::plan::{Facts, Prepared};
+use crate::plan::Facts;
 
 /// The results of a run.
 type Outcome<'a> = runs::Outcome<'a, Facts>;
 
-/// Prints the results, a table, and a conclusion. Then writes the files of the program.
-pub(crate) fn report(
-    all: &[Outcome<'_>],
-    Prepared { flags, training, .. }: &Prepared,
-    outputs: &Outputs,
-) -> anyhow::Result<()> {
+/// The doubts about the times, and a table with its conclusion.
+pub(crate) fn conclude(all: &[Outcome<'_>]) -> (Vec<Doubt>, Vec<Block>) {
     let doubts = Doubt::about(&all.iter().map(|it| &it.summary).collect_vec());
-    training.report(all, (flags.common.gantt.as_deref(), &*doubts, outputs), || {
-        paragraph("\nWhat a device holds at most and sends in a step, in MB")?;
-        numbers(all).print()?;
-        paragraph(conclusion(all, &doubts))
-    })
+    let title = "What a device holds at most and sends in a step, in MB";
+    let block = (Some((title, numbers(all))), conclusion(all, &doubts));
+    (doubts, vec![block])
 }
 
 /// The numbers of each run, predicted below measured.
