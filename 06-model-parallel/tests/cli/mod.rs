@@ -2,6 +2,8 @@
 
 mod ends;
 mod files;
+#[path = "../../../tests/src/refusals.rs"]
+mod flags;
 mod gpt;
 mod held;
 mod memory;
