@@ -1,28 +1,12 @@
 //! A small GPT on a small text.
 
-use std::fs;
-use std::path::PathBuf;
-
 use predicates::prelude::*;
 use predicates::str::contains;
 use serde_json::Value;
-use tempfile::TempDir;
 
+use super::runs::small_gpt;
 use super::wrapped::said;
 use super::{all_metrics, program};
-
-/// Flags of a small GPT, and a text of pairs of letters. The last batch of its windows is uneven.
-fn small() -> (TempDir, Vec<String>) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path: PathBuf = folder.path().join("letters.txt");
-    let text: Vec<u8> =
-        (0..1500u32).map(|at| b"to be\nor not"[(at * at / 5 % 12) as usize]).collect();
-    fs::write(&path, text).expect("a file");
-    let flags = ["--model=gpt", "--width=16", "--heads=2", "--blocks=2", "--context=8"];
-    let run = ["--batch-size=40", "--epochs=1"].map(str::to_owned);
-    let text = format!("--text={}", path.display());
-    (folder, flags.map(str::to_owned).into_iter().chain(run).chain([text]).collect())
-}
 
 fn with<'a>(small: &'a [String], further: &[&'a str]) -> Vec<&'a str> {
     small.iter().map(|flag| &**flag).chain(further.iter().copied()).collect()
@@ -30,7 +14,7 @@ fn with<'a>(small: &'a [String], further: &[&'a str]) -> Vec<&'a str> {
 
 #[test]
 fn a_gpt_is_trained_in_stages_and_in_parts() {
-    let (_folder, small) = small();
+    let (_folder, small) = small_gpt();
     program(&with(&small, &[]))
         .assert()
         .success()
@@ -54,7 +38,7 @@ fn a_gpt_is_trained_in_stages_and_in_parts() {
 /// In parts, half of what lies between f and g is on another device, and a sum over devices leaves one tensor.
 #[test]
 fn bytes_are_predicted_and_a_part_keeps_fewer_activations_than_the_whole() {
-    let (_folder, small) = small();
+    let (_folder, small) = small_gpt();
     let lines = all_metrics(&with(&small, &[]));
     let lines: Vec<&Value> = lines.iter().filter(|line| line["kind"] == "split").collect();
     let of = |what: &Value, kind: &str| what[kind].as_f64().expect("bytes");

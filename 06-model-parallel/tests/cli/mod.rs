@@ -10,9 +10,10 @@ mod memory;
 #[path = "../../../tests/src/program.rs"]
 mod program;
 mod refusals;
+#[path = "../../../tests/src/runs.rs"]
+mod runs;
 #[path = "../../../tests/src/screen.rs"]
 mod screen;
-#[cfg(unix)]
 #[path = "../../../tests/src/signals.rs"]
 mod signals;
 mod ways;
@@ -41,17 +42,11 @@ const SMALL: [&str; 5] =
 
 /// Runs with `--metrics` and returns its lines of a kind.
 fn metrics(arguments: &[&str], kind: &str) -> Vec<Value> {
-    let all = all_metrics(arguments);
-    all.into_iter().filter(|line| line["kind"] == kind).collect()
+    runs::of_kind(all_metrics(arguments), kind)
 }
 
-/// All of them.
 fn all_metrics(arguments: &[&str]) -> Vec<Value> {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("metrics.jsonl");
-    program(arguments).arg("--metrics").arg(&file).assert().success();
-    let text = std::fs::read_to_string(&file).expect("a metrics file");
-    text.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect()
+    runs::measured(program(arguments)).1
 }
 
 #[test]

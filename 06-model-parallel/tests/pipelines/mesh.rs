@@ -2,12 +2,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::failures::Before;
 use super::numbers::SAMPLES;
 use super::training::{
     Case, checked_on, close, cut, dense, hash, images, lenet, on_ranks, on_the_mesh, resnet18,
     sorted,
 };
+use crate::before::Before;
 use crate::prelude::*;
 
 /// The seven samples of a batch make micro-batches of two sizes. Stages of the dense stack begin at a layer by columns,
@@ -69,7 +69,8 @@ fn collectives_of_both_threads_do_not_meet() {
         let (expected, losses, _) = case.on_mesh(mesh, &checked, &cut, SAMPLES, by_shards);
         for _ in 0..3 {
             let ended = on_ranks(mesh.devices(), |rank| {
-                let all = Before { comm: rank.into(), first: late, second: late };
+                let all =
+                    Before { comm: rank.into(), first: Arc::new(late), second: Arc::new(late) };
                 case.on_rank(Arc::new(all), mesh, &checked, &cut, SAMPLES, by_shards)
             });
             for (whole, sums, _) in ended.unwrap() {

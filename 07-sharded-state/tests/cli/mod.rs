@@ -6,6 +6,8 @@ mod flags;
 mod program;
 mod refusals;
 mod results;
+#[path = "../../../tests/src/runs.rs"]
+mod runs;
 #[path = "../../../tests/src/screen.rs"]
 mod screen;
 #[path = "../../../tests/src/signals.rs"]

@@ -7,18 +7,13 @@ use predicates::prelude::*;
 use predicates::str::contains;
 use serde_json::Value;
 
-use super::signals::with_default_sigint;
+use super::runs::{interrupted, measured, of_kind, small_gpt};
 use super::wrapped::{in_one_line, said};
 use super::{SMALL, program};
 
 /// Runs with `--metrics`, and returns its lines of a kind.
 fn metrics(arguments: &[&str], kind: &str) -> Vec<Value> {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("metrics.jsonl");
-    program(&[&SMALL[..], arguments].concat()).arg("--metrics").arg(&file).assert().success();
-    let text = fs::read_to_string(&file).expect("a metrics file");
-    let all = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("a JSON line"));
-    all.filter(|line| line["kind"] == kind).collect()
+    of_kind(measured(program(&[&SMALL[..], arguments].concat())).1, kind)
 }
 
 fn hashes(arguments: &[&str]) -> Vec<Value> {
@@ -56,18 +51,11 @@ fn strategies_and_links_change_no_bit() {
 
 /// Prints of a small GPT on a text of letters, and the lines of its metrics of a kind.
 fn gpt(arguments: &[&str]) -> (Assert, impl Fn(&str) -> Vec<Value> + use<>) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("letters.txt");
-    let letters = |at: u32| b"to be\nor not"[(at * at / 5 % 12) as usize];
-    fs::write(&path, (0..1500).map(letters).collect::<Vec<u8>>()).expect("a file");
-    let (text, metrics) = (format!("--text={}", path.display()), folder.path().join("metrics"));
-    let gpt = ["--model=gpt", "--width=16", "--heads=2", "--blocks=2", "--context=8", &text];
-    let mut program = program(&[&gpt[..], &["--batch-size=40"], arguments].concat());
-    let printed = program.arg("--metrics").arg(&metrics).assert().success();
-    let lines = fs::read_to_string(&metrics).expect("metrics");
-    let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
-    let lines: Vec<Value> = lines.collect();
-    (printed, move |kind| lines.iter().filter(|it| it["kind"] == kind).cloned().collect())
+    let (_folder, small) = small_gpt();
+    let mut command = program(arguments);
+    command.args(small);
+    let (printed, lines) = measured(command);
+    (printed, move |kind| of_kind(lines.clone(), kind))
 }
 
 /// The predicted bytes of each run are within a tenth of the measured ones.
@@ -178,17 +166,9 @@ fn a_gantt_chart_is_written() {
 fn losses(arguments: &[&str]) -> Vec<f64> {
     let small = ["--data=synthetic", "--train-size=70", "--test-size=20", "--batch-size=32"];
     let model = ["--widths=20,18,16", "--dtype=f64", "--strategy=zero3+prefetch"];
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("metrics.jsonl");
-    program(&[&small[..], &model, arguments].concat())
-        .arg("--metrics")
-        .arg(&file)
-        .assert()
-        .success();
-    let text = fs::read_to_string(&file).expect("a metrics file");
-    let all = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("a JSON line"));
-    let is_wanted = |line: &Value| line["kind"] == "epoch" && line["run"] != "one device";
-    all.filter(is_wanted).map(|line| line["train_loss"].as_f64().expect("a loss")).collect()
+    let (_, all) = measured(program(&[&small[..], &model, arguments].concat()));
+    let of_epochs = of_kind(all, "epoch").into_iter().filter(|line| line["run"] != "one device");
+    of_epochs.map(|line| line["train_loss"].as_f64().expect("a loss")).collect()
 }
 
 #[test]
@@ -224,24 +204,10 @@ fn a_loss_that_runs_away_is_told_once() {
 /// In the middle of a run that has another after it.
 #[test]
 fn an_interrupt_ends_all_ranks_after_a_step() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (metrics, told) = (folder.path().join("metrics"), folder.path().join("told"));
-    let mut command = with_default_sigint(env!("CARGO_BIN_EXE_sharded-state"));
-    let small = SMALL.iter().filter(|flag| !flag.starts_with("--epochs"));
-    command.args(["--device=cpu", "--threads-per-device=1"]).args(small);
-    command.args(["--epochs=1000", "--strategy=zero3+prefetch,zero1", "--metrics"]).arg(&metrics);
-    command.stdout(fs::File::create(&told).expect("a file"));
-    let mut child = command.spawn().expect("the program");
-    let read = |path: &std::path::Path| fs::read_to_string(path).unwrap_or_default();
-    let name = "\"run\":\"ZeRO 3";
-    while read(&metrics).lines().filter(|line| line.contains(name)).count() < 2 {
-        assert!(child.try_wait().expect("a child").is_none(), "it ended before the interrupt");
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(kill.expect("kill").success());
-    assert_eq!(child.wait().expect("an end").code(), Some(130));
-    let told = in_one_line(&read(&told));
+    let small = SMALL.into_iter().filter(|flag| !flag.starts_with("--epochs"));
+    let flags: Vec<_> = small.chain(["--strategy=zero3+prefetch,zero1"]).collect();
+    let told = interrupted(env!("CARGO_BIN_EXE_sharded-state"), &flags, "ZeRO 3");
+    let told = in_one_line(&told);
     for text in ["left out after the interrupt", ", interrupted after ", "A run was interrupted"] {
         assert_eq!(told.matches(text).count(), 1, "{text:?} in:\n{told}");
     }
