@@ -10,8 +10,19 @@ use assert_cmd::assert::Assert;
 use serde_json::Value;
 use tempfile::{TempDir, tempdir};
 
+use super::program::command;
 #[cfg(unix)]
 use super::signals::with_default_sigint;
+
+/// A program on devices of one core. A drawing has no devices.
+pub fn program(binary: &str, arguments: &[&str]) -> Command {
+    let mut command = command(binary);
+    if !arguments.contains(&"--draw") {
+        command.args(["--device=cpu", "--threads-per-device=1"]);
+    }
+    command.args(arguments);
+    command
+}
 
 /// Runs a program to its end. Returns its prints, and the lines of its `--metrics`.
 pub fn measured(mut command: Command) -> (Assert, Vec<Value>) {

@@ -37,16 +37,6 @@ fn metrics_tell_what_was_predicted_and_measured() {
         let step: Timeline = serde_json::from_value(pipeline[timeline].clone()).expect("a step");
         assert!((0.0..1.0).contains(&step.bubble()), "{}", step.bubble());
     }
-    // 32 images are eight micro-batches of four.
-    for (device, predicted) in
-        pipeline["predicted_held"].as_array().expect("stages").iter().enumerate()
-    {
-        for kind in ["parameters", "gradients", "optimizer", "activations", "messages"] {
-            let bytes = predicted[kind].as_f64().expect("bytes");
-            let measured = pipeline["held"][device][kind].as_f64().expect("bytes");
-            assert!((bytes - measured).abs() <= 0.1 * measured, "{kind}: {bytes}, {measured}");
-        }
-    }
     // The first stage has one layer, the second three: weights of 784·20 + 20 numbers against the others'.
     let held = |device: usize| pipeline["held"][device]["parameters"].as_u64();
     assert_eq!(held(0), Some(4 * (784 * 20 + 20)));

@@ -27,13 +27,7 @@ use predicates::str::contains;
 use serde_json::Value;
 
 fn program(arguments: &[&str]) -> Command {
-    let mut command = program::command(env!("CARGO_BIN_EXE_model-parallel"));
-    // A drawing has no devices.
-    if !arguments.contains(&"--draw") {
-        command.args(["--device=cpu", "--threads-per-device=1"]);
-    }
-    command.args(arguments);
-    command
+    runs::program(env!("CARGO_BIN_EXE_model-parallel"), arguments)
 }
 
 /// Few images, whose last batch is uneven and has fewer samples than some runs have micro-batches.
