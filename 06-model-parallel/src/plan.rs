@@ -122,11 +122,16 @@ impl Arguments {
         let is_mixed = mesh.devices() > mesh.data.max(mesh.pipeline).max(mesh.tensor);
         let axes = if is_mixed { format!(", mesh {mesh}") } else { String::new() };
         let name = [&*split, &pieces, &axes].concat();
+        let title = match mesh.devices() {
+            1 => name.clone(),
+            devices => format!("{name} on {devices} devices"),
+        };
         // The number of chunks distinguishes several interleaved schedules.
         let interleaved = self.schedule.iter().filter(|kind| kind.chunks() > 1).count();
         let is_short = kind.chunks() > 1 && interleaved < 2;
         let label = if is_short { "interleaved 1F1B".to_owned() } else { split };
-        Ok(Run { name, label, mesh, checked, cut, step: None, held: Vec::new(), facts: () })
+        let (step, held, facts) = (None, Vec::new(), ());
+        Ok(Run { name, title, label, mesh, checked, cut, step, held, facts })
     }
 }
 

@@ -183,6 +183,8 @@ pub fn sized_gpt(gpt: &Gpt) -> Result<(Layers, NetworkSize)> {
 pub struct Run<W> {
     /// The name in titles and files: `1F1B, 4 micro-batches, mesh 2x2x1`.
     pub name: String,
+    /// The name above the epochs.
+    pub title: String,
     /// The name in tables and sentences: `1F1B`.
     pub label: String,
     pub mesh: Mesh,
@@ -213,12 +215,6 @@ impl<W> Run<W> {
         let (shards, label) = (self.shards(), &self.label);
         let several = shards > 1 && self.is_alone();
         if several { format!("{label} on {shards} micro-batches") } else { label.clone() }
-    }
-
-    /// The name, and the number of devices if there are several.
-    fn title(&self) -> String {
-        let (name, devices) = (&self.name, self.mesh.devices());
-        if self.is_alone() { name.clone() } else { format!("{name} on {devices} devices") }
     }
 }
 
@@ -321,7 +317,7 @@ impl Training {
         let (outcomes, made) = launch.make_runs(
             (&self.setup.headline(self.layers.name()), &self.notes),
             (runs, &mut outputs),
-            |run| (&run.name, run.title()),
+            |run| (&run.name, run.title.clone()),
             |run, report| {
                 let plan = self.plan(run);
                 let reports = report.of_ranks(plan.len());
@@ -372,7 +368,7 @@ impl Training {
     ) -> Result<Outcome<'a, W>> {
         let (Trained { records, weights, held, steps, .. }, plan) = (&trained, self.plan(run));
         let (devices, hash) = (launch.devices(plan)?, WeightsHash::new(&weights[1])?);
-        let method = (devices.len() > 1).then(|| run.title());
+        let method = (devices.len() > 1).then(|| run.title.clone());
         let summary = self.setup.summary(&run.name, plan, records, hash);
         let summary = Summary { devices, method, ..summary };
         outputs.run_ended(&summary, records)?;

@@ -56,12 +56,12 @@ impl Prepared {
         let (slowness, timeout) = (flags.slowness(), flags.common.launch.timeout());
         let run = |(name, strategy, mesh): (String, Strategy, Mesh)| {
             let schedule = strategy.schedule(units, flags.micro_batches, mesh.data);
-            let (label, checked, cut) =
-                (name.clone(), check(schedule, UNBOUNDED)?, partition::each(units));
+            let [title, label] = [&name, &name].map(String::clone);
+            let (checked, cut) = (check(schedule, UNBOUNDED)?, partition::each(units));
             let slow = slowness.filter(|_| mesh.devices() > 1);
             let slow = slow.map(|it| SlowNetwork::new(it, timeout));
-            let facts = Facts { strategy, slow };
-            Ok(Run { name, label, mesh, checked, cut, step: None, held: Vec::new(), facts })
+            let (step, held, facts) = (None, Vec::new(), Facts { strategy, slow });
+            Ok(Run { name, title, label, mesh, checked, cut, step, held, facts })
         };
         // Each process has a device, so no process trains alone. A resumed run waits for nobody.
         let trains_alone = launch.processes().is_none() && flags.checkpoints.is_none();
