@@ -179,24 +179,25 @@ impl Arguments {
         self.model == ModelKind::Resnet18
     }
 
-    /// Refuses flags that contradict each other on the devices of `mesh`.
-    pub(crate) fn check(&self, launch: &Launch, mesh: Mesh) -> Result<(), UsageError> {
+    /// Refuses flags that contradict each other on the devices of `mesh`, several lists for `--export`, and files that cannot be
+    /// written. A process that does not speak writes no files.
+    pub(crate) fn check(&mut self, launch: &Launch, mesh: Mesh) -> Result<(), UsageError> {
         let of_dense = !self.widths.is_empty() && self.model != ModelKind::Dense;
         let is_gpt = self.model == ModelKind::Gpt;
         let of_width = self.width.is_some() && !self.has_norms() && !is_gpt;
         let of_stages = self.schedule.len() + self.cut.len() > 0 || self.micro_batches.is_some();
         let of_stages = of_stages || self.common.gantt.is_some() || self.export.is_some();
-        let each = self.schedules(mesh).iter().map(|&(_, number)| number).max().unwrap_or(1);
-        if !is_gpt {
-            self.common.check_no_gpt()?;
-        }
-        self.common.check(launch, mesh, each)?;
+        let schedules = self.schedules(mesh);
+        // A drawing has no batch.
+        let trained = schedules.iter().filter(|_| !self.draw);
+        let each = trained.map(|&(_, number)| number).max().unwrap_or(0);
+        self.common.check(launch, mesh, each, is_gpt)?;
         Err(UsageError::new(if of_dense || of_width {
             "--widths is about --model dense, and --width is about --model resnet18 or gpt"
                 .to_owned()
         } else if is_gpt && self.extras.constants.momentum > 0.0 {
             "--momentum is about SGD, and --model gpt trains with AdamW: leave it out".to_owned()
-        } else if mesh.pipeline == 1 && of_stages {
+        } else if mesh.pipeline == 1 && of_stages && !self.draw {
             let several = Mesh { pipeline: mesh.tensor.max(2), tensor: 1, ..mesh };
             format!(
                 "--schedule, --micro-batches, --cut, --gantt and --export are about pipelines, and there is one stage: \
@@ -209,26 +210,19 @@ impl Arguments {
             format!(
                 "--shards {shards} cannot be shared out over {replicas}: take a multiple, such as {next}"
             )
+        } else if self.export.is_some() && schedules.len() > 1 {
+            format!(
+                "--export writes one list, and there are {} schedules: take one, such as --schedule 1f1b",
+                schedules.len()
+            )
         } else {
-            return Ok(());
+            let RunArguments { reports, gantt, .. } = &mut self.common;
+            if !launch.speaks() {
+                (*reports, *gantt, self.export) = Default::default();
+            }
+            let csv: Format = ("a CSV file", &["csv"]);
+            let (gantt, export) = (gantt.as_deref(), self.export.as_deref());
+            return reports.check(&[("--gantt", gantt, SVG), ("--export", export, csv)], None);
         }))
-    }
-
-    /// Checks that the files of all flags can be written, and that there is one list for `--export`. A process that does not
-    /// speak writes no files.
-    pub(crate) fn check_files(&mut self, speaks: bool, mesh: Mesh) -> Result<(), UsageError> {
-        let lists = self.schedules(mesh).len();
-        if self.export.is_some() && lists > 1 {
-            return Err(UsageError::new(format_args!(
-                "--export writes one list, and there are {lists} schedules: take one, such as --schedule 1f1b"
-            )));
-        }
-        let RunArguments { reports, gantt, .. } = &mut self.common;
-        if !speaks {
-            (*reports, *gantt, self.export) = Default::default();
-        }
-        let (gantt, export) = (gantt.as_deref(), self.export.as_deref());
-        let csv: Format = ("a CSV file", &["csv"]);
-        reports.check(&[("--gantt", gantt, SVG), ("--export", export, csv)], None)
     }
 }

@@ -1,6 +1,7 @@
 //! `--draw`: schedules as text, without training.
 
 use anyhow::bail;
+use concise_wrapper::launch::Launch;
 use devices::SeveralDevices;
 use harness::cli::UsageError;
 use harness::report::{self, counted, joined, line, number, paragraph, thousands};
@@ -17,7 +18,7 @@ const MOST_COLUMNS: usize = 1000;
 /// Prints drawings of the schedules, each with its idle time, its channels, and the micro-batches that stages keep. With
 /// `--gantt` draws a picture, too, and with `--export` writes the list. A process that does not speak only checks the flags.
 /// Fails with a [`UsageError`] when there is no such schedule, or a drawing is too wide.
-pub(crate) fn draw(mut flags: Arguments, speaks: bool) -> anyhow::Result<()> {
+pub(crate) fn draw(mut flags: Arguments, launch: &Launch) -> anyhow::Result<()> {
     let stages = flags.common.launch.devices.unwrap_or(SeveralDevices::DEFAULT);
     let schedules = flags.schedules(Mesh::pipeline(stages));
     for &(kind, micro_batches) in &schedules {
@@ -34,8 +35,8 @@ pub(crate) fn draw(mut flags: Arguments, speaks: bool) -> anyhow::Result<()> {
             )));
         }
     }
-    flags.check_files(speaks, Mesh::pipeline(stages))?;
-    if !speaks {
+    flags.check(launch, Mesh::pipeline(stages))?;
+    if !launch.speaks() {
         return Ok(());
     }
     paragraph(legend(&schedules))?;

@@ -12,12 +12,13 @@ use concise_wrapper::launch::Launch;
 use concise_wrapper::{Error, Model as _};
 use devices::ComputeDevice;
 use harness::cli;
-use harness::report::{Report, trace};
+use harness::report::Report;
+use model_parallel::Timeline;
 use model_parallel::execute::{Executor, Settings};
 use model_parallel::mesh::Axis;
-use model_parallel::runs::{Trained, Training};
+use model_parallel::runs::{Trained, write};
 use params_and_allreduce::communicator::SharedCommunicator;
-use plan::{Prepared, Way};
+use plan::{Prepared, Run};
 
 fn main() -> ExitCode {
     cli::prepare();
@@ -30,51 +31,41 @@ fn run() -> anyhow::Result<()> {
     let (launch, prepared) = Launch::begin(timeout, Prepared::new)?;
     let Some(mut prepared) = prepared else { return Ok(()) };
     cli::before_a_run("measuring the layers", || prepared.cut_by_cost(&launch))??;
-    let mut outputs = std::mem::take(&mut prepared.training.setup.outputs);
-    let headline = prepared.training.headline();
-    let (outcomes, made) = launch.make_runs(
-        (&headline, &prepared.training.notes),
-        (&prepared.ways, &mut outputs),
-        |way| (&way.name, way.title()),
-        |way, report| {
-            let plan = prepared.training.plan(way.mesh.devices());
-            let reports = report.of_ranks(plan.len()).into_iter();
-            let tasks = reports.map(|report| (way, &prepared, report)).collect();
-            Ok(launch.run(plan, tasks, train_rank)?.swap_remove(0))
-        },
-        |way, trained, before, outputs| {
-            report::outcome(way, trained, before, (&launch, &prepared), outputs)
-        },
+    let outputs = std::mem::take(&mut prepared.training.setup.outputs);
+    let Prepared { flags, training, ways } = &prepared;
+    // With batch norms, other micro-batches are another function.
+    let is_comparable = |one: &Run, run: &Run| {
+        one.is_alone() && (one.shards() == run.shards() || !flags.has_norms())
+    };
+    let made = training.make_runs(
+        (&launch, ways, outputs),
+        |device, all, run, report| train_rank(&prepared, device, all, run, report),
+        (is_comparable, Timeline::bubble),
+        (flags.common.gantt.as_deref(), |outcomes| report::conclude(outcomes, &prepared)),
     );
-    // After a failure, the earlier ways are reported. The failure stays the error of the program.
-    made.and(if launch.speaks() {
-        report::report(&outcomes, &prepared, &headline, &outputs)
-    } else {
-        Ok(())
-    })
+    let list = |way: &Run| way.checked.schedule().to_pytorch();
+    let lists = || ways.iter().filter(|way| way.mesh.pipeline > 1).map(list).collect();
+    // An error of one file does not prevent the next file.
+    made.and(write("--export", flags.export.as_deref(), lists).map_err(Into::into))
 }
 
 /// Trains a stage, or a part of a stage, and returns the results on rank 0.
 fn train_rank(
+    Prepared { flags, training, .. }: &Prepared,
     device: &ComputeDevice,
     all: SharedCommunicator,
-    (way, prepared, report): (&Way, &Prepared, Report<'_>),
+    run: &Run,
+    report: Report<'_>,
 ) -> Result<Trained, Error> {
-    let _rank = trace::rank(&way.name, all.rank(), device);
-    let Prepared { flags, training, .. } = prepared;
-    let Training { layers, setup, .. } = training;
-    training.compare(&all, &way.name, format!("{:?}", way.cut))?;
-    let Way { mesh, checked, .. } = way;
+    let (checked, mesh) = (&run.checked, run.mesh);
     let group = mesh.along(&all, Axis::Tensor)?;
-    let build = |part: usize| {
-        let range = way.cut[part].clone();
-        layers.build_part(range, setup.options.seed, setup.dtype, device.tensors(), &group)
-    };
     let units = checked.schedule().units_of(mesh.coordinate(all.rank(), Axis::Pipeline));
-    let units = units.map(build).collect::<Result<_, _>>()?;
-    let settings = Settings { by_shards: way.by_shards, ..Settings::of(layers) };
-    let executor = Executor::new(checked, units, all.clone(), *mesh, training.sample(), settings)?;
-    let (mut optimizer, warm_up) = (flags.optimizer(), flags.extras.warm_up);
-    let whole = || executor.whole(layers.join(executor.weights().snapshot()?, &group)?);
-    Trained::with(&executor, setup, (&mut *optimizer, warm_up), None, (whole, || 0), report)
+    let units = units.map(|unit| training.build(&run.cut[unit], device, &group));
+    let settings = Settings { by_shards: flags.shards.is_some(), ..Settings::of(&training.layers) };
+    let units = units.collect::<Result<_, _>>()?;
+    let executor = Executor::new(checked, units, all, mesh, training.sample(), settings)?;
+    let mut optimizer = flags.optimizer();
+    let update = (&mut *optimizer as _, flags.extras.warm_up);
+    let parts = || Ok(executor.weights().snapshot()?);
+    Trained::with((&executor, &group), training, update, None, (parts, || 0), report)
 }

@@ -1,7 +1,6 @@
 //! From flags to the ways in which the program trains the model.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::ops::Range;
 
 use anyhow::{Result, bail};
@@ -12,9 +11,8 @@ use itertools::Itertools as _;
 use model_parallel::layers::Layers;
 use model_parallel::mesh::{Axis, Mesh};
 use model_parallel::partition::{self, shorten};
-use model_parallel::runs::Training;
-use model_parallel::simulate::Held;
-use model_parallel::{Checked, Cost, Kind, Timeline, UNBOUNDED, check};
+use model_parallel::runs::{self, Training};
+use model_parallel::{Cost, Kind, UNBOUNDED, check};
 
 use crate::arguments::Arguments;
 use crate::draw;
@@ -23,72 +21,26 @@ use crate::draw;
 pub(crate) struct Prepared {
     pub(crate) flags: Arguments,
     pub(crate) training: Training,
-    pub(crate) ways: Vec<Way>,
+    pub(crate) ways: Vec<Run>,
 }
 
 /// One way to train: a mesh of devices, and the order of work on the mesh.
-pub(crate) struct Way {
-    /// The name in titles and files: `1F1B, 4 micro-batches, mesh 2x2x1`.
-    pub(crate) name: String,
-    /// The name in tables, which have a column for micro-batches: `1F1B`.
-    pub(crate) label: String,
-    pub(crate) mesh: Mesh,
-    /// The kind of schedule. One stage has a naive one.
-    pub(crate) kind: Kind,
-    /// The number of micro-batches of each batch, on all replicas together. Each has its own statistics in a batch norm, and
-    /// gradients are the sum over them.
-    pub(crate) shards: usize,
-    /// Whether gradients are added along a tree: the bits of any number of replicas.
-    pub(crate) by_shards: bool,
-    pub(crate) checked: Checked,
-    /// The layers of each part of the model.
-    pub(crate) cut: Vec<Range<usize>>,
-    /// The prediction, in the process that prints: of each pipeline, and of every way to train on a text.
-    pub(crate) predicted: Option<Timeline>,
-}
+pub(crate) type Run = runs::Run<()>;
 
-impl Way {
-    /// Whether one device does everything. The table compares all ways with such a way.
-    pub(crate) fn is_alone(&self) -> bool {
-        self.mesh.devices() == 1
-    }
-
-    /// Whether the model is cut into stages.
-    pub(crate) fn has_stages(&self) -> bool {
-        self.mesh.pipeline > 1
-    }
-
-    /// Whether the weights have the bits of one device on the same micro-batches. Sums over parts of a layer, and over replicas
-    /// without `--shards`, round in another way.
-    pub(crate) fn has_same_bits(&self) -> bool {
-        self.mesh.tensor == 1 && (self.mesh.data == 1 || self.by_shards)
-    }
-
-    /// The predicted bytes of a device. The prediction is about running sums.
-    pub(crate) fn held(&self, device: usize) -> Option<Held> {
-        let step = self.predicted.as_ref().filter(|_| !self.by_shards)?;
-        let stage = self.mesh.coordinate(device, Axis::Pipeline);
-        Some(step.held(stage))
-    }
-
-    /// The name, and the number of devices if there are several.
-    pub(crate) fn title(&self) -> String {
-        let Self { name, mesh, .. } = self;
-        if self.is_alone() { name.clone() } else { format!("{name} on {} devices", mesh.devices()) }
-    }
-
-    /// `2 stages, cut by measured cost: layers 0–5 (96 % of the work), 6 (4 %)`
-    fn note(&self, how: &str, costs: &[f64]) -> String {
-        let part = |part: &Range<usize>| {
-            let share = costs[part.clone()].iter().sum::<f64>() / costs.iter().sum::<f64>();
-            let of_what = if part.start == 0 { " of the work" } else { "" };
-            format!("{} ({:.0} %{of_what})", range(part.start, part.end - 1), share * 100.0)
-        };
-        let chunks = self.kind.chunks();
-        let chunks = if chunks > 1 { format!(" of {chunks} chunks") } else { String::new() };
-        let parts = self.cut.iter().map(part).join(", ");
-        format!("{} stages{chunks}, cut {how}: layers {parts}", self.mesh.pipeline)
-    }
+/// `2 stages, cut by measured cost: layers 0–5 (96 % of the work), 6 (4 %)`
+fn note(Run { cut, mesh, .. }: &Run, how: &str, costs: &[f64]) -> String {
+    let part = |part: &Range<usize>| {
+        let share = costs[part.clone()].iter().sum::<f64>() / costs.iter().sum::<f64>();
+        let of_what = if part.start == 0 { " of the work" } else { "" };
+        format!("{} ({:.0} %{of_what})", range(part.start, part.end - 1), share * 100.0)
+    };
+    let chunks = cut.len() / mesh.pipeline;
+    let chunks = if chunks > 1 { format!(" of {chunks} chunks") } else { String::new() };
+    format!(
+        "{} stages{chunks}, cut {how}: layers {}",
+        mesh.pipeline,
+        cut.iter().map(part).join(", ")
+    )
 }
 
 /// `3–5`, and `3` for a single number.
@@ -104,7 +56,7 @@ impl Arguments {
         mesh: Mesh,
         layers: &Layers,
         notes: &mut Vec<String>,
-    ) -> Result<Vec<Way>> {
+    ) -> Result<Vec<Run>> {
         let chosen = self.common.mesh.is_some() || !self.schedule.is_empty();
         let pipelines = self.schedules(mesh).into_iter().map(|(kind, number)| (mesh, kind, number));
         let of_tensors = (!chosen).then(|| (Mesh::tensor(mesh.devices()), Kind::Naive, 1));
@@ -131,7 +83,7 @@ impl Arguments {
 
     /// One of the ways. Without `--cut` the cut is made as if all layers cost the same. Fails with a [`UsageError`] when there is
     /// no such schedule, or the layers cannot be cut so.
-    fn way(&self, mesh: Mesh, kind: Kind, micro_batches: usize, layers: &Layers) -> Result<Way> {
+    fn way(&self, mesh: Mesh, kind: Kind, micro_batches: usize, layers: &Layers) -> Result<Run> {
         let schedule = kind.schedule(mesh.pipeline, micro_batches).map_err(UsageError::new)?;
         // Executors send at once, as if channels held any number of messages.
         let checked = check(schedule.with_replicas(mesh.data), UNBOUNDED)?;
@@ -170,12 +122,16 @@ impl Arguments {
         let is_mixed = mesh.devices() > mesh.data.max(mesh.pipeline).max(mesh.tensor);
         let axes = if is_mixed { format!(", mesh {mesh}") } else { String::new() };
         let name = [&*split, &pieces, &axes].concat();
+        let title = match mesh.devices() {
+            1 => name.clone(),
+            devices => format!("{name} on {devices} devices"),
+        };
         // The number of chunks distinguishes several interleaved schedules.
         let interleaved = self.schedule.iter().filter(|kind| kind.chunks() > 1).count();
         let is_short = kind.chunks() > 1 && interleaved < 2;
         let label = if is_short { "interleaved 1F1B".to_owned() } else { split };
-        let (shards, by_shards) = (mesh.data * micro_batches, self.shards.is_some());
-        Ok(Way { name, label, mesh, kind, shards, by_shards, checked, cut, predicted: None })
+        let (step, held, facts) = (None, Vec::new(), ());
+        Ok(Run { name, title, label, mesh, checked, cut, step, held, facts })
     }
 }
 
@@ -185,7 +141,7 @@ impl Prepared {
     pub(crate) fn new(mut flags: Arguments, launch: &Launch) -> Result<Option<Self>> {
         each_once("--schedule", &flags.schedule, Kind::to_string)?;
         if flags.draw {
-            draw::draw(flags, launch.speaks())?;
+            draw::draw(flags, launch)?;
             return Ok(None);
         }
         let (several, mesh) = flags.common.plan(launch, Mesh::pipeline)?;
@@ -194,7 +150,6 @@ impl Prepared {
         let mut ways = flags.ways(mesh, &layers, &mut notes)?;
         // Each process has a device, so no process trains alone.
         ways.retain(|way| launch.processes().is_none() || !way.is_alone());
-        flags.check_files(launch.speaks(), mesh)?;
         // Each rank of tensor parallelism has whole activations, and copies in messages.
         let activations = ways.iter().map(|way| way.mesh.tensor).max().filter(|&parts| parts > 1);
         // Each run keeps its results, and the threads of its ranks leave their memory to the next run.
@@ -220,34 +175,35 @@ impl Prepared {
     fn measure(&mut self) -> Result<()> {
         let Self { flags, training, ways } = self;
         let of_text = training.layers.takes_tokens();
-        let mut predicted = ways.iter_mut().filter(|way| of_text || way.has_stages()).collect_vec();
-        let (mut known, mut notes) = (HashMap::<_, Vec<Cost>>::new(), Vec::new());
-        let mut costs = |shards: usize, parts: usize| -> Result<Vec<Cost>> {
-            Ok(match known.entry((shards, parts)) {
-                Entry::Occupied(found) => found.get().clone(),
-                Entry::Vacant(key) => {
-                    key.insert(training.costs((shards, parts), &mut *flags.optimizer())?).clone()
-                }
-            })
-        };
+        let is_predicted = |way: &&mut Run| of_text || way.mesh.pipeline > 1;
+        let mut predicted = ways.iter_mut().filter(is_predicted).collect_vec();
         // The smallest micro-batches belong to the schedules that should be fast.
-        let most = predicted.iter().filter(|way| way.has_stages()).map(|way| way.shards).max();
-        let totals = most.map(|most| costs(most, 1)).transpose()?.unwrap_or_default();
-        let totals = totals.iter().map(Cost::total).collect_vec();
+        let pipelines = predicted.iter().filter(|way| way.mesh.pipeline > 1);
+        let most = pipelines.map(|way| (way.shards(), 1)).max();
+        let sizes = predicted.iter().map(|way| (way.shards(), way.mesh.tensor)).chain(most);
+        let costs = |size| Ok((size, training.costs(size, &mut *flags.optimizer())?));
+        let costs = sizes.unique().map(costs).collect::<Result<HashMap<_, _>>>()?;
+        let totals = most.map_or(Vec::new(), |most| costs[&most].iter().map(Cost::total).collect());
+        let mut notes = Vec::new();
         for way in &mut predicted {
-            let layers = costs(way.shards, way.mesh.tensor)?;
-            let mut how = "as asked";
-            if flags.cut.is_empty() && way.has_stages() {
+            let layers = &costs[&(way.shards(), way.mesh.tensor)];
+            let (is_pipeline, mut how) = (way.mesh.pipeline > 1, "as asked");
+            if flags.cut.is_empty() && is_pipeline {
                 (how, way.cut) = ("by measured cost", partition::cut(&totals, way.cut.len())?);
-                if way.kind.chunks() > 1 {
-                    way.cut = shorten(&way.checked, &layers, way.cut.clone())?;
+                if way.cut.len() > way.mesh.pipeline {
+                    way.cut = shorten(&way.checked, layers, way.cut.clone())?;
                 }
             }
-            notes.extend(way.has_stages().then(|| way.note(how, &totals)));
+            notes.extend(is_pipeline.then(|| note(way, how, &totals)));
             // One device has no replicas: a sum is an addition for each other replica.
-            let mut units = Cost::of_parts(&layers, &way.cut);
+            let mut units = Cost::of_parts(layers, &way.cut);
             units.iter_mut().for_each(|it| it.all_reduce *= (way.mesh.data - 1) as f64);
-            way.predicted = Some(way.checked.simulate(&units, 0.0)?);
+            let step = way.checked.simulate(&units, 0.0)?;
+            // The bytes are predicted for running sums.
+            let devices = if flags.shards.is_none() { 0..way.mesh.devices() } else { 0..0 };
+            let stage = |device| way.mesh.coordinate(device, Axis::Pipeline);
+            way.held = devices.map(|device| step.held(stage(device))).collect();
+            way.step = Some(step);
         }
         training.notes.extend(notes.into_iter().unique());
         Ok(())

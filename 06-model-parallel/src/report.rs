@@ -1,135 +1,51 @@
 //! The results of all ways: tables, each with its conclusion in sentences, and files.
 
-use std::io;
 use std::iter::repeat;
 
-use concise_wrapper::launch::Launch;
 use concise_wrapper::replicas::verdict;
 use harness::records::Unit;
-use harness::report::outputs::Outputs;
-use harness::report::summary::Summary;
-use harness::report::{Table, joined, line, paragraph, seconds};
+use harness::report::{Table, joined, seconds};
 use harness::verdict::{Doubt, Speed, ranked, rounding, rounding_test};
 use itertools::Itertools as _;
 use model_parallel::Timeline;
 use model_parallel::bytes::megabytes;
-use model_parallel::generate::print_text;
-use model_parallel::runs::{self, Trained, draw_steps, largest_error, write};
+use model_parallel::runs::{
+    self, BYTES, Block, cells_of_bytes, error_of_peaks, largest_error, table,
+};
 use model_parallel::simulate::Held;
-use serde_json::json;
 
-use crate::plan::{Prepared, Way, range};
+use crate::plan::{Prepared, range};
 
 /// The results of a way.
-type Outcome<'a> = runs::Outcome<'a, Way>;
+type Outcome<'a> = runs::Outcome<'a, ()>;
 
-/// Summarises the results of a way, and writes them to the files of the run. `before` has the earlier ways.
-pub(crate) fn outcome<'a>(
-    way: &'a Way,
-    trained: Trained,
-    before: &[Outcome<'a>],
-    (launch, prepared): (&Launch, &Prepared),
-    outputs: &mut Outputs,
-) -> anyhow::Result<Outcome<'a>> {
-    // With batch norms, other micro-batches are another function.
-    let is_comparable = |it: &&Outcome<'_>| {
-        it.run.is_alone() && (it.run.shards == way.shards || !prepared.flags.has_norms())
-    };
-    let outcome = Outcome::new(
-        (way, &way.name, way.title(), prepared.training.plan(way.mesh.devices())),
-        trained,
-        before.iter().find(is_comparable),
-        (way.predicted.as_ref(), Timeline::bubble),
-        (launch, &prepared.training.setup),
-        outputs,
-    )?;
-    let Outcome { trained, seconds_per_step, steps, .. } = &outcome;
-    let [predicted, measured] =
-        steps.as_ref().map(|it| it.each_ref().map(Some)).unwrap_or_default();
-    let held = |it: &Timeline| (0..it.stages).map(|stage| it.held(stage)).collect_vec();
-    if let Some(metrics) = &mut outputs.metrics {
-        let line = json!({
-            "run": way.name,
-            "cut": if way.has_stages() { &way.cut[..] } else { &[] },
-            "seconds_per_step": seconds_per_step,
-            "held": trained.held,
-            "predicted": predicted,
-            "predicted_bubble": predicted.map(Timeline::bubble),
-            "measured": measured,
-            "measured_bubble": measured.map(Timeline::bubble),
-            "predicted_held": predicted.map(held),
-        });
-        metrics.write_json("split", &line)?;
-    }
-    Ok(outcome)
+/// The doubts about the times, and tables of the results with a conclusion each.
+pub(crate) fn conclude(
+    all: &[Outcome<'_>],
+    Prepared { flags, training, .. }: &Prepared,
+) -> (Vec<Doubt>, Vec<Block>) {
+    let doubts = doubts_about(all);
+    let of_sums = (training.several.is_of_slices(), flags.shards.is_some());
+    let title = "Weights: the largest difference from the weights of one device (error)";
+    let weights = all.iter().any(|it| it.errors[0].is_some());
+    let weights = weights.then(|| (Some((title, errors(all))), of_weights(all, of_sums)));
+    let replicas = all.iter().filter(|it| it.trained.replicas.len() > 1);
+    let mut replicas =
+        replicas.map(|it| format!("{}: {}.", it.run.name, verdict(&it.trained.replicas)));
+    let time = ("Time of a step, and the devices' idle time (bubble)", times(all, &doubts));
+    let held = ("Memory of each device, and what a stage sends in a step, in MB", memory(all));
+    let blocks = [
+        (None, replicas.join("\n")),
+        (Some(time), of_times(all, &doubts)),
+        (Some(held), of_memory(all)),
+    ];
+    (doubts, weights.into_iter().chain(blocks).collect())
 }
 
-/// Prints the results, and tables of them with a conclusion each. Then writes the files of the run.
-pub(crate) fn report(
-    outcomes: &[Outcome<'_>],
-    prepared: &Prepared,
-    headline: &str,
-    outputs: &Outputs,
-) -> anyhow::Result<()> {
-    if outcomes.is_empty() {
-        return Ok(());
-    }
-    line("")?;
-    for it in outcomes {
-        // The conclusion has a note for all busy runs.
-        line(Summary { run: name(it), busy: None, ..it.summary.clone() })?;
-    }
-    if prepared.training.layers.takes_tokens() {
-        print_text(outcomes, &prepared.training)?;
-    }
-    let doubts = doubts_about(outcomes);
-    if outcomes.iter().any(|it| it.errors[0].is_some()) {
-        let title = "Weights: the largest difference from the weights of one device (error)";
-        let on_slices = prepared.training.several.is_of_slices();
-        print_block(title, &errors(outcomes), &of_weights(outcomes, on_slices))?;
-    }
-    for Outcome { run: way, trained, .. } in
-        outcomes.iter().filter(|it| it.trained.replicas.len() > 1)
-    {
-        paragraph(format_args!("{}: {}.", way.name, verdict(&trained.replicas)))?;
-    }
-    let title = "Time of a step, and the devices' idle time (bubble)";
-    print_block(title, &times(outcomes, &doubts), &of_times(outcomes, &doubts))?;
-    let title = "Memory of each device, and what a stage sends in a step, in MB";
-    print_block(title, &memory(outcomes), &of_memory(outcomes))?;
-    let pipelines = outcomes.iter().filter(|it| it.run.has_stages());
-    let steps = pipelines.filter_map(|it| Some((&*it.run.name, it.steps.as_ref()?.each_ref())));
-    // An error of one file does not prevent the next file.
-    let (flags, written) = (&prepared.flags, outputs.write(headline));
-    let title = format!("One step of {headline}");
-    let drawn = draw_steps(flags.common.gantt.as_deref(), &title, &doubts, &steps.collect_vec());
-    let pipelines = || prepared.ways.iter().filter(|way| way.has_stages());
-    let list = || pipelines().map(|way| way.checked.schedule().to_pytorch()).collect();
-    let exported = write("--export", flags.export.as_deref(), list);
-    Ok(written.and(drawn).and(exported)?)
-}
-
-/// Prints a table below an empty line and its title, and then its conclusion.
-fn print_block(title: &str, table: &Table, conclusion: &str) -> io::Result<()> {
-    paragraph(format_args!("\n{title}"))?;
-    table.print()?;
-    if conclusion.is_empty() { Ok(()) } else { paragraph(conclusion) }
-}
-
-/// A column of a table: its heading, its rank ([`Table::column`]), whether the table has the column, and the cell of a row. A
-/// dash stands in for a missing cell.
-type Column<'a, R> = (&'static str, u8, bool, &'a dyn Fn(&R) -> Option<String>);
-
-/// A table of such rows, each with its name.
-fn table<R>(rows: &[R], name: impl Fn(&R) -> String, columns: &[Column<'_, R>]) -> Table {
-    let columns = columns.iter().filter(|(_, _, is_shown, _)| *is_shown).collect_vec();
-    let add = |table: Table, (heading, rank, ..): &&Column<'_, R>| table.column(heading, *rank);
-    let mut table = columns.iter().fold(Table::new(""), add);
-    for row in rows {
-        let cells = columns.iter().map(|(.., cell)| cell(row).unwrap_or_else(|| "–".to_owned()));
-        table.row([name(row)].into_iter().chain(cells));
-    }
-    table
+/// The cell of a column that the table may not have. A dash stands in for a missing number.
+fn cell(has_column: bool, number: Option<String>) -> String {
+    let text = number.unwrap_or_else(|| "–".to_owned());
+    if has_column { text } else { String::new() }
 }
 
 /// The ways of one device, which come first, and the ways of several devices.
@@ -137,41 +53,39 @@ fn alone_and_split<'a>(all: &'a [Outcome<'a>]) -> (&'a [Outcome<'a>], &'a [Outco
     all.split_at(all.partition_point(|it| it.run.is_alone()))
 }
 
-/// The name in a sentence.
-fn name(it: &Outcome<'_>) -> String {
-    let Way { label, shards, .. } = it.run;
-    let several = *shards > 1 && it.run.is_alone();
-    if several { format!("{label} on {shards} micro-batches") } else { label.clone() }
-}
-
 fn names<'a>(all: impl IntoIterator<Item = &'a Outcome<'a>>) -> String {
-    joined(all.into_iter().map(name))
+    joined(all.into_iter().map(|it| it.run.said()))
 }
 
 /// The differences from one device.
 fn errors(outcomes: &[Outcome<'_>]) -> Table {
     let error = |error: f64| if error == 0.0 { "0".to_owned() } else { format!("{error:.1e}") };
-    let columns: [Column<'_, Outcome<'_>>; 3] = [
-        ("micro-\nbatches", 1, true, &|it| Some(it.run.shards.to_string())),
-        ("error\nafter 1 step", 0, true, &|it| it.errors[0].map(error)),
-        ("error\nat the end", 0, true, &|it| it.errors[1].map(error)),
-    ];
-    table(outcomes, |it| it.run.label.clone(), &columns)
+    let row = |Outcome { run, errors, .. }: &Outcome<'_>| {
+        let [first, last] = errors.map(|it| cell(true, it.map(error)));
+        vec![run.label.clone(), run.shards().to_string(), first, last]
+    };
+    let columns = [("micro-\nbatches", 1), ("error\nafter 1 step", 0), ("error\nat the end", 0)];
+    table(&columns, outcomes.iter().map(row))
 }
 
 /// Names the ways that ended with the bits of one device, and judges the errors of the others by the largest difference that
-/// rounding explains, on slices of the CPU or on GPUs.
-fn of_weights(all: &[Outcome<'_>], on_slices: bool) -> String {
+/// rounding explains, on slices of the CPU or on GPUs. Sums over parts of a layer, and over replicas that do not add by shards,
+/// round in another way than one device.
+fn of_weights(all: &[Outcome<'_>], (on_slices, by_shards): (bool, bool)) -> String {
+    let has_same_bits = |it: &Outcome<'_>| {
+        let mesh = it.run.mesh;
+        mesh.tensor == 1 && (mesh.data == 1 || by_shards)
+    };
     let ((alone, splits), mut sentences) = (alone_and_split(all), Vec::new());
     for one in alone {
-        let key = |it: &Outcome<'_>| (it.run.shards, it.summary.epochs_trained);
-        let alike = splits.iter().filter(|it| it.run.has_same_bits() && key(it) == key(one));
+        let key = |it: &Outcome<'_>| (it.run.shards(), it.summary.epochs_trained);
+        let alike = splits.iter().filter(|it| has_same_bits(it) && key(it) == key(one));
         let is_equal = |it: &&Outcome<'_>| it.summary.weights_hash == one.summary.weights_hash;
         let (equal, others): (Vec<_>, Vec<_>) = alike.partition(is_equal);
         let how =
             [(equal, "the weights of", ", to the last bit"), (others, "other weights than", "")];
         for (ways, what, end) in how.into_iter().filter(|(ways, ..)| !ways.is_empty()) {
-            sentences.push(format!("{} ended with {what} {}{end}.", names(ways), name(one)));
+            sentences.push(format!("{} ended with {what} {}{end}.", names(ways), one.run.said()));
         }
     }
     let dtype = all.first().map_or("", |it| &it.summary.dtype);
@@ -206,11 +120,11 @@ fn doubts_about(all: &[Outcome<'_>]) -> Vec<Doubt> {
     let (alone, splits) = alone_and_split(all);
     let implausible = |split: &Outcome<'_>| {
         let doubt = |one: &Outcome<'_>, idle| {
-            let name = format!("{} over {}", name(split), name(one));
+            let name = format!("{} over {}", split.run.said(), one.run.said());
             let ratio = one.seconds_per_step / split.seconds_per_step;
             Doubt::of_speed_up(&name, ratio, split.run.mesh.devices(), idle)
         };
-        let alike = alone.iter().find(|it| it.run.shards == split.run.shards);
+        let alike = alone.iter().find(|it| it.run.shards() == split.run.shards());
         let idle = idle(split).map_or(0.0, |[_, measured]| measured);
         let first = alone.first()?;
         doubt(alike.unwrap_or(first), idle).or_else(|| doubt(first, 0.0))
@@ -224,23 +138,25 @@ fn doubts_about(all: &[Outcome<'_>]) -> Vec<Doubt> {
 
 /// The predicted and the measured share of the time in which the devices of a pipeline are idle.
 fn idle(it: &Outcome<'_>) -> Option<[f64; 2]> {
-    let steps = it.steps.as_ref().filter(|_| it.run.has_stages())?;
+    let steps = it.steps.as_ref().filter(|_| it.run.mesh.pipeline > 1)?;
     Some(steps.each_ref().map(Timeline::bubble))
 }
 
 /// The time of a step, and the idle time of pipelines. With doubts about the times, the table has no speed-ups.
 fn times(outcomes: &[Outcome<'_>], doubts: &[Doubt]) -> Table {
-    let stages = outcomes.iter().any(|it| it.run.has_stages());
+    let stages = outcomes.iter().any(|it| it.run.mesh.pipeline > 1);
     let one = alone_and_split(outcomes).0.first();
-    let ratio = |it: &Outcome<'_>| Some(one?.seconds_per_step / it.seconds_per_step);
-    let columns: [Column<'_, Outcome<'_>>; 5] = [
-        ("micro-\nbatches", 1, true, &|it| Some(it.run.shards.to_string())),
-        ("s/step", 0, true, &|it| Some(seconds(it.seconds_per_step))),
-        ("speed-up", 0, doubts.is_empty(), &|it| Some(format!("{:.2}×", ratio(it)?))),
-        ("idle, %,\npredicted", 2, stages, &|it| Some(format!("{:.0}", 100.0 * idle(it)?[0]))),
-        ("idle, %,\nmeasured", 1, stages, &|it| Some(format!("{:.0}", 100.0 * idle(it)?[1]))),
-    ];
-    table(outcomes, |it| it.run.label.clone(), &columns)
+    let row = |it: &Outcome<'_>| {
+        let ratio = one.map(|one| one.seconds_per_step / it.seconds_per_step);
+        let idle = idle(it).map_or([None; 2], |both| both.map(Some));
+        let idle = idle.map(|it| cell(stages, it.map(|share| format!("{:.0}", 100.0 * share))));
+        let [label, shards] = [it.run.label.clone(), it.run.shards().to_string()];
+        let ratio = cell(doubts.is_empty(), ratio.map(|ratio| format!("{ratio:.2}×")));
+        [&[label, shards, seconds(it.seconds_per_step), ratio], &idle[..]].concat()
+    };
+    let idle = [("idle, %,\npredicted", 2), ("idle, %,\nmeasured", 1)];
+    let columns = [&[("micro-\nbatches", 1), ("s/step", 0), ("speed-up", 0)], &idle[..]].concat();
+    table(&columns, outcomes.iter().map(row))
 }
 
 /// Names the doubts about times; without a doubt, the fastest splits and the error of the predicted idle time. Empty without
@@ -275,29 +191,19 @@ fn of_times(all: &[Outcome<'_>], doubts: &[Doubt]) -> String {
 /// The bytes that devices hold and send. Devices with the same numbers share a row. For a text, the table also has the
 /// predicted bytes.
 fn memory(outcomes: &[Outcome<'_>]) -> Table {
-    type Row = (String, String, Held, Option<Held>);
-    let stages = outcomes.iter().any(|it| it.run.has_stages());
+    let stages = outcomes.iter().any(|it| it.run.mesh.pipeline > 1);
     let of_text = outcomes.iter().any(|it| it.summary.unit == Unit::Tokens);
-    let rows = outcomes.iter().flat_map(|it| {
-        let held = &it.trained.held;
-        let names = [it.run.label.clone()].into_iter().chain(repeat(String::new()));
-        let row = |(name, group): (_, Vec<usize>)| {
-            (name, ranges(&group), held[group[0]], it.run.held(group[0]))
-        };
-        names.zip(groups(held)).map(row)
+    let rows = outcomes.iter().flat_map(|Outcome { run, trained, .. }| {
+        let names = [run.label.clone()].into_iter().chain(repeat(String::new()));
+        names.zip(groups(&trained.held)).map(move |(name, group)| {
+            let held = &trained.held[group[0]];
+            let predicted = run.held.get(group[0]).map(|it| megabytes(it.total));
+            let sent = (held.sent > 0).then(|| megabytes(held.sent));
+            let more = [cell(of_text, predicted), cell(stages, sent)];
+            [&[name, ranges(&group)], &cells_of_bytes(held, !of_text)[..], &more].concat()
+        })
     });
-    let columns: [Column<'_, Row>; 9] = [
-        ("device", 0, true, &|(_, devices, ..)| Some(devices.clone())),
-        ("para-\nmeters", 2, true, &|(.., it, _)| Some(megabytes(it.peak.parameters))),
-        ("gradi-\nents", 2, true, &|(.., it, _)| Some(megabytes(it.peak.gradients))),
-        ("opt.\nstate", 3, true, &|(.., it, _)| Some(megabytes(it.peak.optimizer))),
-        ("activa-\ntions", 1, true, &|(.., it, _)| Some(megabytes(it.peak.activations))),
-        ("mes-\nsages", 4, !of_text, &|(.., it, _)| Some(megabytes(it.peak.messages))),
-        ("in\nall", 0, true, &|(.., it, _)| Some(megabytes(it.total))),
-        ("pre-\ndicted", 0, of_text, &|(.., it)| it.map(|it| megabytes(it.total))),
-        ("sent", 5, stages, &|(.., it, _)| (it.sent > 0).then(|| megabytes(it.sent))),
-    ];
-    table(&rows.collect_vec(), |(name, ..)| name.clone(), &columns)
+    table(&[&[("device", 0)], &BYTES[..], &[("pre-\ndicted", 0), ("sent", 5)]].concat(), rows)
 }
 
 /// The devices with the same numbers. Of more than four groups, the one with the fullest devices and the one with the emptiest.
@@ -324,17 +230,12 @@ fn ranges(numbers: &[usize]) -> String {
 fn of_memory(all: &[Outcome<'_>]) -> String {
     let (alone, splits) = alone_and_split(all);
     let Some(least) = splits.iter().min_by_key(|it| it.bytes()) else { return String::new() };
-    let (name, bytes) = (name(least), megabytes(least.bytes()));
+    let (name, bytes) = (least.run.said(), megabytes(least.bytes()));
     let mut text = format!("Least memory: {name}, {bytes} MB on the fullest device.");
     if let Some(one) = alone.first() {
         text += &format!(" One device alone needs {} MB.", megabytes(one.bytes()));
     }
-    let errors = splits.iter().flat_map(|it| {
-        let held = it.trained.held.iter().enumerate();
-        held.filter_map(|(device, held)| Some(it.run.held(device)?.peak.largest_error(held.peak)))
-    });
-    if let Some(error) = errors.filter(|it| it.is_finite()).reduce(f64::max) {
-        let percent = (100.0 * error).ceil();
+    if let Some(percent) = error_of_peaks(splits) {
         text += &format!(" The predicted peaks of all kinds are off by {percent:.0} % at most.");
     }
     text
@@ -343,17 +244,20 @@ fn of_memory(all: &[Outcome<'_>]) -> String {
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
+    use harness::report::summary::Summary;
     use model_parallel::Bytes;
     use model_parallel::instructions::{Action, Instruction};
     use model_parallel::layers::Layers;
     use model_parallel::mesh::Mesh;
+    use model_parallel::runs::Trained;
     use model_parallel::simulate::Span;
 
     use super::*;
     use crate::arguments::Arguments;
+    use crate::plan::Run;
 
     /// The ways of a program with such flags, on two devices.
-    fn ways(flags: &str) -> Vec<Way> {
+    fn ways(flags: &str) -> Vec<Run> {
         let flags = ["model-parallel"].into_iter().chain(flags.split_whitespace());
         let (flags, mesh, layers) =
             (Arguments::parse_from(flags), Mesh::pipeline(2), Layers::lenet());
@@ -361,7 +265,7 @@ mod tests {
     }
 
     /// Results with these times of a step, in seconds. Everything else is the same for all ways.
-    fn outcomes<'a>(ways: &'a [Way], times: &[f64]) -> Vec<Outcome<'a>> {
+    fn outcomes<'a>(ways: &'a [Run], times: &[f64]) -> Vec<Outcome<'a>> {
         let summary = Summary {
             dtype: "f32".to_owned(),
             epochs_trained: 1.0,
@@ -405,7 +309,7 @@ mod tests {
     }
 
     /// One device, one device on micro-batches, and two schedules.
-    fn four() -> Vec<Way> {
+    fn four() -> Vec<Run> {
         ways("--schedule gpipe,1f1b")
     }
 
@@ -474,9 +378,8 @@ mod tests {
     fn the_least_memory_is_named() {
         let mut ways = four();
         for (way, predicted) in ways[2..].iter_mut().zip([1040, 1061]) {
-            let mut step = step(1.0);
-            step.spans[0].held.parameters = predicted;
-            way.predicted = Some(step);
+            let peak = Bytes { parameters: predicted, ..Bytes::default() };
+            way.held = vec![Held { peak, ..Held::default() }];
         }
         let mut all = outcomes(&ways, &[1.0; 4]);
         for (it, total) in all.iter_mut().zip([36_000_000, 43_000_000, 41_900_000, 24_600_000]) {
@@ -496,7 +399,7 @@ mod tests {
 
     #[test]
     fn equal_weights_are_told_from_rounding_and_from_mistakes() {
-        let text = |all: &[Outcome<'_>]| of_weights(all, true);
+        let text = |all: &[Outcome<'_>]| of_weights(all, (true, false));
         let (ways, mut others) = (four(), four());
         let mut all = outcomes(&ways, &[1.0; 4]);
         for it in &mut all[1..] {

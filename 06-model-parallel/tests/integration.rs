@@ -1,6 +1,8 @@
 //! The stage from outside, in one program. Apart are `processes`, which needs MPI, and `times`.
 
 mod any_order;
+#[path = "../../tests/src/before.rs"]
+mod before;
 mod broken;
 mod cli;
 mod gpt;

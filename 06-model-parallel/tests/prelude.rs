@@ -35,4 +35,4 @@ pub(crate) use params_and_allreduce::Algorithm;
 pub(crate) use params_and_allreduce::communicator::{Alone, Communicator, SharedCommunicator};
 pub(crate) use params_and_allreduce::thread::{Rank, run_ranks};
 pub(crate) use single_gpu::evaluate::BATCH;
-pub(crate) use split_batch::loader::{LocalBatch, ShardLoader, Shards};
+pub(crate) use split_batch::loader::{LocalBatch, ShardLoader};

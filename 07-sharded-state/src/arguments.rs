@@ -5,7 +5,7 @@ use candle_core::DType;
 use checkpoints::Checkpoints;
 use clap::{Parser, ValueEnum};
 use concise_wrapper::launch::Launch;
-use concise_wrapper::slow_link::parse_speed;
+use concise_wrapper::slow_link::{Slowness, parse_speed};
 use datasets::{CLASSES, PIXELS};
 use harness::cli::{SVG, UsageError, each_once, whole};
 use model_parallel::layers::Layers;
@@ -117,6 +117,11 @@ impl Arguments {
         self.strategy.iter().map(of).collect()
     }
 
+    /// The link of `--slow-link`.
+    pub(crate) fn slowness(&self) -> Option<Slowness> {
+        self.slow_link.map(|it| Slowness::of_megabytes(it, Default::default()))
+    }
+
     /// The features between the layers, with the inputs and the outputs of the model.
     pub(crate) fn features(&self) -> Vec<usize> {
         let usual: &[usize] = if self.draw { &[1; 2] } else { &[512; 10] };
@@ -136,15 +141,13 @@ impl Arguments {
     /// Refuses flags that contradict each other, or that make no sense on such a mesh, and files that cannot be written. A
     /// process that does not speak writes no files.
     pub(crate) fn check(&mut self, launch: &Launch, mesh: Mesh) -> Result<(), UsageError> {
+        let is_gpt = self.model == ModelKind::Gpt;
         // A drawing has no batch.
-        self.common.check(launch, mesh, if self.draw { 0 } else { self.micro_batches })?;
+        let each = if self.draw { 0 } else { self.micro_batches };
+        self.common.check(launch, mesh, each, is_gpt)?;
         let recomputes = self.strategy.iter().any(|it| it.recomputes.is_some());
         each_once("--strategy", &self.strategy, Strategy::to_string)?;
-        let is_gpt = self.model == ModelKind::Gpt;
         let of_other = if is_gpt { !self.widths.is_empty() } else { self.width.is_some() };
-        if !is_gpt {
-            self.common.check_no_gpt()?;
-        }
         let of_stages = format!(
             "--mesh {mesh} has {} stages, and this program has no pipelines: take --mesh {}",
             mesh.pipeline,

@@ -10,8 +10,8 @@ use std::process::ExitCode;
 
 use arguments::Arguments;
 use concise_wrapper::launch::Launch;
-use concise_wrapper::slow_link::SlowNetwork;
 use harness::cli;
+use model_parallel::Timeline;
 use plan::Prepared;
 use train::train_rank;
 
@@ -26,27 +26,13 @@ fn run() -> anyhow::Result<()> {
     let (launch, prepared) = Launch::begin(timeout, Prepared::new)?;
     let Some(mut prepared) = prepared else { return Ok(()) };
     launch.agree(cli::before_a_run("measuring the units", || prepared.predict())?)?;
-    let mut outputs = std::mem::take(&mut prepared.training.setup.outputs);
-    let headline = prepared.training.headline();
-    let (outcomes, made) = launch.make_runs(
-        (&headline, &prepared.training.notes),
-        (&prepared.runs, &mut outputs),
-        |run| (&run.name, run.name.clone()),
-        |run, report| {
-            let slow = prepared.slowness().filter(|_| run.mesh.devices() > 1);
-            let slow = slow.map(|it| SlowNetwork::new(it, prepared.flags.common.launch.timeout()));
-            let plan = prepared.training.plan(run.mesh.devices());
-            let reports = report.of_ranks(plan.len()).into_iter();
-            let tasks = reports.map(|report| (run, &prepared, slow.as_ref(), report)).collect();
-            Ok(launch.run(plan, tasks, train_rank)?.swap_remove(0))
-        },
-        |run, trained, before, outputs| {
-            report::outcome(run, trained, before.first(), (&launch, &prepared), outputs)
-        },
-    );
-    // After a failure, the earlier runs are reported. The failure stays the error of the program.
-    made.and(match &outcomes[..] {
-        [_, ..] if launch.speaks() => report::report(&outcomes, &prepared, &headline, &outputs),
-        _ => Ok(()),
-    })
+    let outputs = std::mem::take(&mut prepared.training.setup.outputs);
+    let Prepared { flags, training, runs } = prepared;
+    training.make_runs(
+        (&launch, &runs, outputs),
+        |device, comm, run, report| train_rank((&flags, &training), device, comm, run, report),
+        // All runs are compared with the first.
+        (|_, _| true, Timeline::makespan),
+        (flags.common.gantt.as_deref(), report::conclude),
+    )
 }

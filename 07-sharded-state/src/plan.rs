@@ -1,16 +1,18 @@
 //! From flags to the runs of the program.
 
+use std::sync::Arc;
+
 use anyhow::Result;
 use concise_wrapper::launch::Launch;
 use concise_wrapper::optimizer::AdamW;
-use concise_wrapper::slow_link::Slowness;
+use concise_wrapper::slow_link::SlowNetwork;
 use harness::cli::UsageError;
 use harness::report::counted;
 use harness::report::file::LazyFile;
 use model_parallel::mesh::Mesh;
-use model_parallel::runs::Training;
+use model_parallel::runs::{self, Training};
 use model_parallel::simulate::Held;
-use model_parallel::{Checked, Timeline, UNBOUNDED, check};
+use model_parallel::{UNBOUNDED, check, partition};
 use sharded_state::{Sharing, Strategy, memory};
 
 use crate::arguments::Arguments;
@@ -23,15 +25,14 @@ pub(crate) struct Prepared {
     pub(crate) runs: Vec<Run>,
 }
 
-/// A run that is to be made.
-pub(crate) struct Run {
-    pub(crate) name: String,
+/// A run under a strategy.
+pub(crate) type Run = runs::Run<Facts>;
+
+/// What this program says about a run.
+pub(crate) struct Facts {
     pub(crate) strategy: Strategy,
-    pub(crate) mesh: Mesh,
-    pub(crate) checked: Checked,
-    /// The predicted step, and the predicted bytes of a rank.
-    pub(crate) step: Timeline,
-    pub(crate) held: Held,
+    /// The links of `--slow-link`, which all ranks share.
+    pub(crate) slow: Option<Arc<SlowNetwork>>,
 }
 
 impl Prepared {
@@ -52,10 +53,15 @@ impl Prepared {
             notes.push(format!("{replicas}, each with {} parts of every layer", mesh.tensor));
         }
         let units = model.0.len();
+        let (slowness, timeout) = (flags.slowness(), flags.common.launch.timeout());
         let run = |(name, strategy, mesh): (String, Strategy, Mesh)| {
             let schedule = strategy.schedule(units, flags.micro_batches, mesh.data);
-            let (checked, held) = (check(schedule, UNBOUNDED)?, Held::default());
-            Ok(Run { name, strategy, mesh, checked, step: Timeline::joined(None), held })
+            let [title, label] = [&name, &name].map(String::clone);
+            let (checked, cut) = (check(schedule, UNBOUNDED)?, partition::each(units));
+            let slow = slowness.filter(|_| mesh.devices() > 1);
+            let slow = slow.map(|it| SlowNetwork::new(it, timeout));
+            let (step, held, facts) = (None, Vec::new(), Facts { strategy, slow });
+            Ok(Run { name, title, label, mesh, checked, cut, step, held, facts })
         };
         // Each process has a device, so no process trains alone. A resumed run waits for nobody.
         let trains_alone = launch.processes().is_none() && flags.checkpoints.is_none();
@@ -75,14 +81,10 @@ impl Prepared {
         Ok(Some(Self { flags, training, runs }))
     }
 
-    /// The link of `--slow-link`.
-    pub(crate) fn slowness(&self) -> Option<Slowness> {
-        self.flags.slow_link.map(|it| Slowness::of_megabytes(it, Default::default()))
-    }
-
     /// Measures the units on the first device, for each size of a micro-batch. Then predicts all runs.
     pub(crate) fn predict(&mut self) -> Result<()> {
-        let (slowness, Self { flags, training, runs }) = (self.slowness(), self);
+        let Self { flags, training, runs } = self;
+        let slowness = flags.slowness();
         for of_ranks in runs.chunk_by_mut(|a, b| a.mesh == b.mesh) {
             let (Mesh { data: ranks, tensor, .. }, adamw) =
                 (of_ranks[0].mesh, &mut AdamW::default());
@@ -97,9 +99,10 @@ impl Prepared {
                 cost.all_reduce = link.unwrap_or(additions);
             }
             for run in of_ranks {
-                run.step = run.checked.simulate(&costs, 0.0)?;
-                let sent = memory::sent(run.strategy.sharing, &costs, ranks);
-                run.held = Held { sent, ..run.step.held(0) };
+                let step = run.checked.simulate(&costs, 0.0)?;
+                let sent = memory::sent(run.facts.strategy.sharing, &costs, ranks);
+                run.held = vec![Held { sent, ..step.held(0) }];
+                run.step = Some(step);
             }
         }
         Ok(())

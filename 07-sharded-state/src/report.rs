@@ -1,90 +1,45 @@
 //! The results of all runs: a table with a conclusion, and files.
 
-use concise_wrapper::launch::Launch;
-use harness::report::outputs::Outputs;
-use harness::report::summary::Summary;
-use harness::report::{Table, line, paragraph, seconds};
+use harness::report::{Table, seconds};
 use harness::verdict::{Doubt, ranked, rounding, rounding_test};
 use itertools::Itertools as _;
+use model_parallel::Timeline;
 use model_parallel::bytes::megabytes;
-use model_parallel::generate::print_text;
-use model_parallel::runs::{self, Trained, draw_steps, largest_error};
-use model_parallel::simulate::Held;
-use model_parallel::{Bytes, Timeline};
-use serde_json::json;
+use model_parallel::runs::{
+    self, BYTES, Block, cells_of_bytes, error_of_peaks, largest_error, table,
+};
 
-use crate::plan::{Prepared, Run};
+use crate::plan::Facts;
 
 /// The results of a run.
-type Outcome<'a> = runs::Outcome<'a, Run>;
+type Outcome<'a> = runs::Outcome<'a, Facts>;
 
-/// Summarises the results of a run, and writes them to the files of the program. `first` is the first run.
-pub(crate) fn outcome<'a>(
-    run: &'a Run,
-    trained: Trained,
-    first: Option<&Outcome<'a>>,
-    (launch, Prepared { training, .. }): (&Launch, &Prepared),
-    outputs: &mut Outputs,
-) -> anyhow::Result<Outcome<'a>> {
-    let plan = training.plan(run.mesh.devices());
-    let steps = (Some(&run.step), Timeline::makespan as fn(&_) -> _);
-    let of_run = (run, &*run.name, run.name.clone(), plan);
-    let outcome = Outcome::new(of_run, trained, first, steps, (launch, &training.setup), outputs)?;
-    if let Some(metrics) = &mut outputs.metrics {
-        let Outcome { trained, seconds_per_step, errors, steps, .. } = &outcome;
-        let measured = steps.as_ref().map(|[_, measured]| measured);
-        let line = json!({"run": run.name, "seconds_per_step": seconds_per_step, "error_after_one_step": errors[0],
-            "held": trained.held[0], "predicted_held": run.held, "measured": measured, "predicted": run.step});
-        metrics.write_json("sharded", &line)?;
-    }
-    Ok(outcome)
-}
-
-/// Prints the results, a table, and a conclusion. Then writes the files of the program.
-pub(crate) fn report(
-    all: &[Outcome<'_>],
-    prepared: &Prepared,
-    headline: &str,
-    outputs: &Outputs,
-) -> anyhow::Result<()> {
-    line("")?;
-    // The conclusion has a note for all busy runs.
-    all.iter().try_for_each(|it| line(Summary { busy: None, ..it.summary.clone() }))?;
-    if prepared.training.layers.takes_tokens() {
-        print_text(all, &prepared.training)?;
-    }
-    paragraph("\nWhat a device holds at most and sends in a step, in MB")?;
-    table(all).print()?;
+/// The doubts about the times, and a table with its conclusion.
+pub(crate) fn conclude(all: &[Outcome<'_>]) -> (Vec<Doubt>, Vec<Block>) {
     let doubts = Doubt::about(&all.iter().map(|it| &it.summary).collect_vec());
-    paragraph(conclusion(all, &doubts))?;
-    // An error of one file does not prevent the next file.
-    let written = outputs.write(headline);
-    let steps = all.iter().filter_map(|it| Some((&*it.run.name, it.steps.as_ref()?.each_ref())));
-    let (path, title) = (prepared.flags.common.gantt.as_deref(), format!("One step of {headline}"));
-    Ok(written.and(draw_steps(path, &title, &doubts, &steps.collect_vec()))?)
+    let title = "What a device holds at most and sends in a step, in MB";
+    let block = (Some((title, numbers(all))), conclusion(all, &doubts));
+    (doubts, vec![block])
 }
 
 /// The numbers of each run, predicted below measured.
-fn table(all: &[Outcome<'_>]) -> Table {
-    let table = Table::new("").column("para-\nmeters", 1).column("gradi-\nents", 3);
-    let table = table.column("opt.\nstate", 4).column("activa-\ntions", 2).column("in\nall", 0);
-    let mut table = table.column("sent", 0).column("s/step", 0).column("loss", 5);
-    for Outcome { run, trained, seconds_per_step, .. } in all {
+fn numbers(all: &[Outcome<'_>]) -> Table {
+    let rows = all.iter().flat_map(|Outcome { run, trained, seconds_per_step, .. }| {
         let loss = trained.records.last().map_or(f64::NAN, |record| record.train_loss);
-        let [sent, predicted] = [trained.held[0], run.held].map(|it| megabytes(it.sent));
+        let (found, predicted) = (&trained.held[0], &run.held[0]);
+        let [sent, of_formula] = [found, predicted].map(|it| megabytes(it.sent));
         // The formula leaves out activations, which the parts of a layer send.
-        let predicted = if run.mesh.tensor > 1 { "–".to_owned() } else { predicted };
-        for (name, Held { peak, total, .. }, sent, time, loss) in [
-            (&*run.name, trained.held[0], sent, *seconds_per_step, format!("{loss:.4}")),
-            ("  predicted", run.held, predicted, run.step.makespan(), String::new()),
-        ] {
-            let Bytes { parameters, gradients, optimizer, activations, .. } = peak;
-            let bytes = [parameters, gradients, optimizer, activations, total];
-            let cells = bytes.map(megabytes).into_iter().chain([sent, seconds(time), loss]);
-            table.row([name.to_owned()].into_iter().chain(cells));
-        }
-    }
-    table
+        let hidden = (run.mesh.tensor > 1).then(|| "–".to_owned());
+        let step = seconds(run.step.as_ref().map_or(f64::NAN, Timeline::makespan));
+        let row = |name: &str, held, more: [String; 3]| {
+            [&[name.to_owned()], &cells_of_bytes(held, false)[..], &more].concat()
+        };
+        [
+            row(&run.name, found, [sent, seconds(*seconds_per_step), format!("{loss:.4}")]),
+            row("  predicted", predicted, [hidden.unwrap_or(of_formula), step, String::new()]),
+        ]
+    });
+    table(&[&BYTES[..], &[("sent", 0), ("s/step", 0), ("loss", 5)]].concat(), rows)
 }
 
 /// Names the strategy of the least memory and its price, the error of the predicted peaks, and the difference of the weights.
@@ -104,9 +59,7 @@ fn conclusion(all: &[Outcome<'_>], doubts: &[Doubt]) -> String {
         ));
     }
     text.push(ranked(doubts, String::new));
-    let errors = all.iter().map(|it| it.run.held.peak.largest_error(it.trained.held[0].peak));
-    if let Some(error) = errors.filter(|it| it.is_finite()).reduce(f64::max) {
-        let percent = (100.0 * error).ceil();
+    if let Some(percent) = error_of_peaks(all) {
         text.push(format!("The predicted peaks are off by {percent:.0} % at most."));
     }
     if let Some(error) = largest_error(all, 0) {

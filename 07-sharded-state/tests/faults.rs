@@ -1,6 +1,7 @@
 //! A rank that fails or stalls while parameters are on their way is named to the others in time.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -11,53 +12,17 @@ use concise_wrapper::{Error, Model as _};
 use devices::DevicePlan;
 use harness::lock::locked;
 use model_parallel::{UNBOUNDED, check};
-use params_and_allreduce::communicator::{Communicator, Error as CommError, SharedCommunicator};
-use params_and_allreduce::forward;
+use params_and_allreduce::communicator::{
+    Communicator as _, Error as CommError, SharedCommunicator,
+};
 use params_and_allreduce::thread::run_ranks;
 use sharded_state::{Sharing, Strategy};
 
+use crate::before::Before;
 use crate::cases::CASE;
 
 const STRATEGY: Strategy = Strategy { sharing: Sharing::Zero3, prefetches: true, recomputes: None };
 const TIMEOUT: Duration = Duration::from_secs(30);
-
-/// A rank whose second connection does something instead of the message after `left` others.
-struct Failing {
-    comm: SharedCommunicator,
-    is_second: bool,
-    left: Arc<AtomicUsize>,
-    instead: fn() -> Result<(), CommError>,
-}
-
-impl Failing {
-    fn before(&self) -> Result<(), CommError> {
-        let counts = |left: usize| left.checked_sub(1);
-        let (set, get) = (Ordering::SeqCst, Ordering::SeqCst);
-        match self.is_second && self.left.fetch_update(set, get, counts).is_err() {
-            true => (self.instead)(),
-            false => Ok(()),
-        }
-    }
-}
-
-impl Communicator for Failing {
-    forward!(comm: rank, world_size, device, recv, shares_memory);
-
-    fn send(&self, to: usize, tensor: &Tensor) -> Result<(), CommError> {
-        self.before()?;
-        self.comm.send(to, tensor)
-    }
-
-    fn send_shared(&self, to: usize, tensor: &Tensor) -> Result<(), CommError> {
-        self.before()?;
-        self.comm.send_shared(to, tensor)
-    }
-
-    fn background(&self) -> Result<SharedCommunicator, CommError> {
-        let (comm, left, instead) = (self.comm.background()?, Arc::clone(&self.left), self.instead);
-        Ok(Arc::new(Self { comm, is_second: true, left, instead }))
-    }
-}
 
 /// The errors of rank 0 and rank 1. Rank 1 sends so many messages on its second connection, and then does something else.
 /// With bad labels, its loss fails.
@@ -71,8 +36,12 @@ fn told(
     let failure = run_ranks(&DevicePlan::slices(2).unwrap(), timeout, |rank| {
         let mut comm: SharedCommunicator = rank.into();
         if rank.rank() == 1 {
-            let left = Arc::new(AtomicUsize::new(left));
-            comm = Arc::new(Failing { comm, is_second: false, left, instead });
+            let left = AtomicUsize::new(left);
+            let second = move || match left.fetch_update(SeqCst, SeqCst, |it| it.checked_sub(1)) {
+                Ok(_) => Ok(()),
+                Err(_) => instead(),
+            };
+            comm = Arc::new(Before { comm, first: Arc::new(|| Ok(())), second: Arc::new(second) });
         }
         let step = || -> Result<(), Error> {
             let checked = check(CASE.schedule(STRATEGY), UNBOUNDED).unwrap();

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
+#[path = "../../tests/src/before.rs"]
+mod before;
 mod bytes;
 mod cases;
 mod checkpoints;

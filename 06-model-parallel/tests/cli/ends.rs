@@ -4,7 +4,7 @@ use predicates::prelude::*;
 use predicates::str::contains;
 
 #[cfg(unix)]
-use super::signals::with_default_sigint;
+use super::runs::interrupted;
 #[cfg(unix)]
 use super::wrapped::in_one_line;
 use super::{SMALL, program};
@@ -18,26 +18,9 @@ fn an_interrupt_ends_a_pipeline_and_leaves_the_rest_out() {
         (&["--mesh=1x2x2", "--micro-batches=4"], "1F1B", 0),
         (&["--mesh=1x1x3"], "tensor parallel", 0),
     ] {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (metrics, told) = (folder.path().join("metrics"), folder.path().join("told"));
-        let mut command = with_default_sigint(env!("CARGO_BIN_EXE_model-parallel"));
-        command.args(["--device=cpu", "--threads-per-device=1"]).args(&SMALL[..3]);
-        command.args(["--epochs=1000", "--widths=20,18", "--batch-size=32"]).args(flags);
-        command.arg("--metrics").arg(&metrics);
-        command.stdout(std::fs::File::create(&told).expect("a file"));
-        let mut child = command.spawn().expect("the program");
-        let read = |path: &std::path::Path| std::fs::read_to_string(path).unwrap_or_default();
-        let name = format!("\"run\":\"{run}");
-        let begun = || read(&metrics).lines().filter(|line| line.contains(&name)).count();
-        while begun() < 2 {
-            assert!(child.try_wait().expect("a child").is_none(), "it ended before the interrupt");
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
-        let pid = child.id().to_string();
-        let kill = std::process::Command::new("kill").args(["-INT", &pid]).status();
-        assert!(kill.expect("kill").success());
-        assert_eq!(child.wait().expect("an end").code(), Some(130));
-        let told = read(&told);
+        let small = ["--widths=20,18", "--batch-size=32"];
+        let flags = [&SMALL[..3], &small, flags].concat();
+        let told = interrupted(env!("CARGO_BIN_EXE_model-parallel"), &flags, run);
         let told_in_one_line = in_one_line(&told);
         for (text, times) in [
             ("left out after the interrupt", left_out),

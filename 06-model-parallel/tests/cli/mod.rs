@@ -2,15 +2,18 @@
 
 mod ends;
 mod files;
+#[path = "../../../tests/src/refusals.rs"]
+mod flags;
 mod gpt;
 mod held;
 mod memory;
 #[path = "../../../tests/src/program.rs"]
 mod program;
 mod refusals;
+#[path = "../../../tests/src/runs.rs"]
+mod runs;
 #[path = "../../../tests/src/screen.rs"]
 mod screen;
-#[cfg(unix)]
 #[path = "../../../tests/src/signals.rs"]
 mod signals;
 mod ways;
@@ -24,13 +27,7 @@ use predicates::str::contains;
 use serde_json::Value;
 
 fn program(arguments: &[&str]) -> Command {
-    let mut command = program::command(env!("CARGO_BIN_EXE_model-parallel"));
-    // A drawing has no devices.
-    if !arguments.contains(&"--draw") {
-        command.args(["--device=cpu", "--threads-per-device=1"]);
-    }
-    command.args(arguments);
-    command
+    runs::program(env!("CARGO_BIN_EXE_model-parallel"), arguments)
 }
 
 /// Few images, whose last batch is uneven and has fewer samples than some runs have micro-batches.
@@ -39,17 +36,11 @@ const SMALL: [&str; 5] =
 
 /// Runs with `--metrics` and returns its lines of a kind.
 fn metrics(arguments: &[&str], kind: &str) -> Vec<Value> {
-    let all = all_metrics(arguments);
-    all.into_iter().filter(|line| line["kind"] == kind).collect()
+    runs::of_kind(all_metrics(arguments), kind)
 }
 
-/// All of them.
 fn all_metrics(arguments: &[&str]) -> Vec<Value> {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("metrics.jsonl");
-    program(arguments).arg("--metrics").arg(&file).assert().success();
-    let text = std::fs::read_to_string(&file).expect("a metrics file");
-    text.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect()
+    runs::measured(program(arguments)).1
 }
 
 #[test]

@@ -5,20 +5,18 @@
 mod mistakes;
 mod numbers;
 mod refusals;
-mod traffic;
 
 use concise_wrapper::optimizer::AdamW;
 use concise_wrapper::weights::Snapshot;
 use datasets::Batch;
 use model_parallel::Gpt;
-use model_parallel::execute::Settings;
 
-use crate::pipelines::training::{checked_on, cut, on_ranks};
+use crate::pipelines::training::{checked_on, equal_on_all, on_ranks, on_the_mesh};
 use crate::prelude::*;
 use crate::random_numbers::Random;
 
 /// Eight layers. The vocabulary divides by 2 and by 4.
-const SIZES: Gpt = Gpt { vocabulary: 20, context: 5, width: 16, heads: 4, blocks: 3 };
+pub const SIZES: Gpt = Gpt { vocabulary: 20, context: 5, width: 16, heads: 4, blocks: 3 };
 /// The texts of a batch.
 const TEXTS: usize = 7;
 const STEPS: usize = 5;
@@ -29,7 +27,7 @@ fn gpt() -> Layers {
 }
 
 /// The batch of a step: random texts in micro-batches, of which the last are empty if there are more micro-batches than texts.
-fn texts(step: usize, micro_batches: usize) -> LocalBatch {
+pub fn texts(step: usize, micro_batches: usize) -> LocalBatch {
     let (mut random, length) = (Random(step as u64), SIZES.context + 1);
     // Some tokens never occur, and others often do.
     let mut token = || random.below(SIZES.vocabulary - 3).min(random.below(SIZES.vocabulary));
@@ -106,13 +104,9 @@ impl<'a> Way<'a> {
             let share = LocalBatch { shards, samples: self.divisor.unwrap_or(samples) };
             sums.push(executor.step(&share, &mut adamw, RATE)?.sums.read()?);
         }
-        let parameters = self.layers.parameters(0..self.layers.len())?;
-        let is_whole = |name: &str| parameters.iter().any(|it| it.name == name && it.cut.is_none());
-        let mut values = executor.weights().snapshot()?;
-        let whole = values.iter().filter(|(name, _)| is_whole(name)).cloned().collect();
-        let of_all = concise_wrapper::text::values(&*group, &hash(&whole))?;
-        assert!(of_all.iter().all(|it| *it == of_all[0]), "what all have is equal on all");
-        values = self.layers.join(values, &group)?;
+        let mine = executor.weights().snapshot()?;
+        equal_on_all(self.layers, &mine, &group)?;
+        let mut values = self.layers.join(mine, &group)?;
         let moments = adamw.state(executor.weights())?;
         for moment in ["mean", "square"] {
             let of = |(name, value): &(String, Tensor)| {
@@ -126,18 +120,9 @@ impl<'a> Way<'a> {
     }
 
     fn executor(&self, rank: &Rank) -> Result<(Executor<Whole<Stage>>, SharedCommunicator), Error> {
-        let all: SharedCommunicator = rank.into();
-        let group = self.mesh.along(&all, Axis::Tensor)?;
-        let stage = self.mesh.coordinate(rank.rank(), Axis::Pipeline);
-        let cut = cut(self.begins, self.layers.len());
-        let build = |unit: usize| {
-            self.layers.build_part(cut[unit].clone(), 1, self.dtype, &Device::Cpu, &group)
-        };
-        let units = self.checked.schedule().units_of(stage).map(build).collect::<Result<_, _>>()?;
         let settings = Settings { by_shards: self.by_shards, ..Settings::of(self.layers) };
-        let sample = [SIZES.context];
-        let executor = Executor::new(&self.checked, units, all, self.mesh, &sample, settings)?;
-        Ok((executor, group))
+        let (layers, sample) = ((self.layers, self.begins), (&[SIZES.context][..], self.dtype));
+        on_the_mesh(rank, self.mesh, &self.checked, layers, sample, settings)
     }
 }
 

@@ -2,9 +2,9 @@
 
 use concise_wrapper::optimizer::AdamW;
 
-use super::{RATE, SIZES, Trained, Way, difference, gpt, hash, texts};
+use super::{RATE, SIZES, Trained, Way, difference, gpt, hash, on_ranks, texts};
+use crate::pipelines::mesh::evaluates_as_one_device;
 use crate::pipelines::numbers::kinds;
-use crate::pipelines::training::on_ranks;
 use crate::prelude::*;
 use crate::random_numbers::Random;
 use ops::backward::is_recorded;
@@ -127,18 +127,26 @@ fn in_f32_and_in_bf16_losses_are_close() {
     }
 }
 
-/// Replicas share the micro-batches out.
+/// Replicas share the micro-batches out, and stages share the layers out.
 #[test]
-fn by_shards_the_number_of_ranks_changes_no_bit() {
+fn by_shards_the_mesh_changes_no_bit() {
     let layers = gpt();
-    let mut all = Vec::new();
-    for ranks in [1, 2, 4] {
-        let mesh = format!("{ranks}x1x1");
-        let way = Way::new(&layers, &mesh, Kind::GPipe, "", 8);
+    let trained = |(mesh, kind, begins): (&str, Kind, &str)| {
+        let way = Way::new(&layers, mesh, kind, begins, 8);
         let trained = Way { by_shards: true, ..way }.train();
         let losses: Vec<u64> = trained.sums.iter().map(|it| it.loss.to_bits()).collect();
-        all.push((hash(&trained.values), losses));
-    }
+        (hash(&trained.values), losses)
+    };
+    let all = [
+        ("1x1x1", Kind::GPipe, ""),
+        ("2x1x1", Kind::GPipe, ""),
+        ("4x1x1", Kind::GPipe, ""),
+        ("1x2x1", Kind::OneFOneB, "4"),
+        ("2x2x1", Kind::GPipe, "4"),
+        ("2x2x1", Kind::ZbH1, "3"),
+        ("1x4x1", Kind::OneFOneB, "2,4,6"),
+    ];
+    let all = all.map(trained);
     assert!(all.iter().all(|it| *it == all[0]), "{all:?}");
 }
 
@@ -150,21 +158,9 @@ fn every_mesh_evaluates_as_one_device() {
     let text = 0..SIZES.context * (2 * BATCH + 3) + 1;
     let text = text.map(|_| random.below(SIZES.vocabulary) as u8).collect();
     let data = Dataset::text(text, SIZES.context).unwrap();
-    let network = layers.build(0..layers.len(), 1, DType::F64, &Device::Cpu).unwrap();
-    let expected = network.evaluate(&data).unwrap();
+    let meshes = [("1x1x1", ""), ("1x1x4", ""), ("1x2x2", "3"), ("2x2x2", "4")];
+    let expected = evaluates_as_one_device(&layers, &[SIZES.context], &data, &meshes);
     assert_eq!(expected.samples, (data.len() * SIZES.context) as u64);
-    for (mesh, begins) in [("1x1x1", ""), ("1x1x4", ""), ("1x2x2", "3"), ("2x2x2", "4")] {
-        let way = Way::new(&layers, mesh, Kind::OneFOneB, begins, 4);
-        let found = on_ranks(way.mesh.devices(), |rank| way.executor(rank)?.0.evaluate(&data));
-        for sums in found.unwrap() {
-            assert_eq!(
-                (sums.samples, sums.correct),
-                (expected.samples, expected.correct),
-                "{mesh}"
-            );
-            assert!((sums.loss / expected.loss - 1.0).abs() < 1e-10, "{mesh}");
-        }
-    }
 }
 
 /// Every unit of a pipeline is on the tape: otherwise candle's slower backward pass runs, and not in halves.
@@ -178,5 +174,29 @@ fn every_layer_is_recorded() {
         let output = network.forward_training(&input).unwrap();
         assert!(is_recorded(&output), "layer {layer}");
         x = output.detach();
+    }
+}
+
+/// All other parameters are in a single part.
+#[test]
+fn a_rank_of_k_holds_a_kth_and_the_norms_positions_and_biases_of_rows() {
+    let layers = gpt();
+    let parameters = layers.parameters(0..layers.len()).unwrap();
+    let whole: usize = parameters.iter().map(|it| it.elements()).sum();
+    let is_whole = |name: &str| {
+        ["norm.", "output.bias", "down.bias", "positions"].iter().any(|part| name.contains(part))
+    };
+    for spec in &parameters {
+        assert_eq!(spec.cut.is_none(), is_whole(&spec.name), "{}", spec.name);
+    }
+    let everywhere = parameters.iter().filter(|it| it.cut.is_none());
+    let everywhere: usize = everywhere.map(|it| it.elements()).sum();
+    for ranks in [1, 2, 4] {
+        let held = on_ranks(ranks, |rank| {
+            let (executor, _) = Way::parts(&layers, ranks).executor(rank)?;
+            Ok(executor.weights().parameter_bytes() / 8)
+        });
+        let expected = (whole - everywhere) / ranks + everywhere;
+        assert!(held.unwrap().iter().all(|&held| held == expected), "{ranks} ranks");
     }
 }

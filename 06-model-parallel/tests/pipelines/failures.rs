@@ -1,9 +1,9 @@
 //! What cannot be done is refused, and what goes wrong is told with its stage and micro-batch.
 
 use params_and_allreduce::communicator::Error as CommError;
-use params_and_allreduce::forward;
 
 use super::training::{checked, checked_on, dense, executor, images, plan};
+use crate::before::Before;
 use crate::prelude::*;
 
 /// One step of a dense stack on two devices, with these layers on each: the message of the first stage that fails.
@@ -95,32 +95,6 @@ fn a_stage_that_stops_is_named() {
     assert_eq!(told, "rank 1 failed: no more");
 }
 
-/// A connection that does something before it sends. Its second connection does something else.
-pub struct Before {
-    pub comm: SharedCommunicator,
-    pub first: fn() -> Result<(), CommError>,
-    pub second: fn() -> Result<(), CommError>,
-}
-
-impl Communicator for Before {
-    forward!(comm: rank, world_size, device, recv);
-
-    fn send(&self, to: usize, tensor: &Tensor) -> Result<(), CommError> {
-        (self.first)()?;
-        self.comm.send(to, tensor)
-    }
-
-    fn send_shared(&self, to: usize, tensor: &Tensor) -> Result<(), CommError> {
-        (self.first)()?;
-        self.comm.send_shared(to, tensor)
-    }
-
-    fn background(&self) -> Result<SharedCommunicator, CommError> {
-        let (comm, second) = (self.comm.background()?, self.second);
-        Ok(Arc::new(Self { comm, first: second, second }))
-    }
-}
-
 /// Rank 3 is the second stage of the second replica. Its second thread sums gradients with rank 1's.
 #[test]
 fn a_second_thread_that_fails_or_stalls_is_named_in_time() {
@@ -130,7 +104,8 @@ fn a_second_thread_that_fails_or_stalls_is_named_in_time() {
         let begin = Instant::now();
         let failure = run_ranks(&plan(4), timeout, |rank| {
             let second = if rank.rank() == 3 { instead } else { || Ok(()) };
-            let all = Arc::new(Before { comm: rank.into(), first: || Ok(()), second });
+            let (first, second) = (Arc::new(|| Ok(())), Arc::new(second));
+            let all = Arc::new(Before { comm: rank.into(), first, second });
             let network =
                 case.build(LAYERS[rank.rank() % 2].clone(), &Alone(Device::Cpu).into())?;
             let executor =

@@ -82,17 +82,6 @@ fn the_measured_peak_is_the_predicted_number_of_micro_batches() {
     }
 }
 
-/// A dense layer of a stack keeps its input and its result; two samples, f64.
-#[test]
-fn bytes_of_a_stage_by_hand() {
-    let case = dense();
-    let (.., stages) = case.pipeline(&checked(Kind::Naive, 2, 5), &cut("2", 5), 10);
-    let of = |values: usize| 2 * values * 8;
-    // Widths 6, 17, 13 | 13, 11, 9, 10. The last stage has the loss as well.
-    assert_eq!(stages[0].held.peak.activations, of(6 + 17 + 13));
-    assert_eq!(stages[1].held.peak.activations, of(13 + 11 + 9 + 10) + 8);
-}
-
 /// Of parameters, gradients, the optimizer's state, activations and messages, on each stage of every schedule.
 #[test]
 fn predicted_peaks_are_the_measured_peaks() {

@@ -2,11 +2,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::failures::Before;
 use super::numbers::SAMPLES;
 use super::training::{
-    Case, checked_on, close, cut, dense, hash, images, lenet, on_ranks, resnet18, sorted,
+    Case, checked_on, close, cut, dense, hash, images, lenet, on_ranks, on_the_mesh, resnet18,
+    sorted,
 };
+use crate::before::Before;
 use crate::prelude::*;
 
 /// The seven samples of a batch make micro-batches of two sizes. Stages of the dense stack begin at a layer by columns,
@@ -68,7 +69,8 @@ fn collectives_of_both_threads_do_not_meet() {
         let (expected, losses, _) = case.on_mesh(mesh, &checked, &cut, SAMPLES, by_shards);
         for _ in 0..3 {
             let ended = on_ranks(mesh.devices(), |rank| {
-                let all = Before { comm: rank.into(), first: late, second: late };
+                let all =
+                    Before { comm: rank.into(), first: Arc::new(late), second: Arc::new(late) };
                 case.on_rank(Arc::new(all), mesh, &checked, &cut, SAMPLES, by_shards)
             });
             for (whole, sums, _) in ended.unwrap() {
@@ -82,30 +84,35 @@ fn collectives_of_both_threads_do_not_meet() {
     }
 }
 
-/// The replicas share several batches, and the loss of one part counts.
-#[test]
-fn every_mesh_evaluates_as_one_device() {
-    let layers = Layers::dense(&[PIXELS, 15, 9, CLASSES]).unwrap();
-    let data: Dataset = images(2 * BATCH + 3);
-    let alone = layers.build(0..3, 1, DType::F64, &Device::Cpu).unwrap();
-    let expected = alone.evaluate(&data).unwrap();
-    for mesh in ["1x1x2", "2x1x2", "1x2x2", "2x2x2"] {
+/// Checks the sums of an evaluation on meshes, whose stages begin with these layers. Returns the sums of one device.
+pub fn evaluates_as_one_device(
+    layers: &Layers,
+    sample: &[usize],
+    data: &Dataset,
+    meshes: &[(&str, &str)],
+) -> BatchSums {
+    let alone = layers.build(0..layers.len(), 1, DType::F64, &Device::Cpu).unwrap();
+    let expected = alone.evaluate(data).unwrap();
+    for &(mesh, begins) in meshes {
         let mesh: Mesh = mesh.parse().unwrap();
-        let (checked, cut) = (
-            checked_on(mesh, Kind::OneFOneB, 2),
-            cut(if mesh.pipeline == 1 { "" } else { "1" }, 3),
-        );
+        let checked = checked_on(mesh, Kind::OneFOneB, 2);
         let found = on_ranks(mesh.devices(), |rank| {
-            let all: SharedCommunicator = rank.into();
-            let group = mesh.along(&all, Axis::Tensor)?;
-            let range = cut[mesh.coordinate(rank.rank(), Axis::Pipeline)].clone();
-            let part = layers.build_part(range, 1, DType::F64, &Device::Cpu, &group)?;
-            Executor::new(&checked, vec![part], all, mesh, &SAMPLE, Settings::IMAGES)?
-                .evaluate(&data)
+            let (layers, settings) = ((layers, begins), Settings::of(layers));
+            let of_sample = (sample, DType::F64);
+            on_the_mesh(rank, mesh, &checked, layers, of_sample, settings)?.0.evaluate(data)
         });
         for sums in found.unwrap() {
             assert_eq!((sums.samples, sums.correct), (expected.samples, expected.correct));
             assert!((sums.loss / expected.loss - 1.0).abs() < 1e-10, "{mesh}");
         }
     }
+    expected
+}
+
+/// The replicas share several batches, and the loss of one part counts.
+#[test]
+fn every_mesh_evaluates_as_one_device() {
+    let layers = Layers::dense(&[PIXELS, 15, 9, CLASSES]).unwrap();
+    let meshes = [("1x1x2", ""), ("1x1x3", ""), ("2x1x2", ""), ("1x2x2", "1"), ("2x2x2", "1")];
+    evaluates_as_one_device(&layers, &SAMPLE, &images(2 * BATCH + 3), &meshes);
 }

@@ -8,7 +8,7 @@ mod failures;
 mod halves;
 mod layers;
 mod measured;
-mod mesh;
+pub mod mesh;
 mod model;
 pub mod numbers;
 mod random;

@@ -3,7 +3,7 @@
 use concise_wrapper::train::Trained;
 
 use super::training::{
-    CONSTANTS, checked, checked_on, executor, images, on_ranks, one_layer_each, sorted,
+    CONSTANTS, checked_on, executor, images, on_ranks, on_the_mesh, one_layer_each, sorted,
 };
 use crate::prelude::*;
 
@@ -92,8 +92,9 @@ fn to_wait_for_another_replica_is_not_measured_as_work() {
     assert!(busy.unwrap()[0] < late.as_secs_f64() / 2.0);
 }
 
+/// Each rank's file would hold a part.
 #[test]
-fn a_stage_has_no_checkpoints() {
+fn a_model_in_parts_has_no_checkpoints() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().join("checkpoints");
     let configuration = Configuration::default();
@@ -106,12 +107,16 @@ fn a_stage_has_no_checkpoints() {
         configuration,
     };
     let layers = Layers::dense(&[PIXELS, 9, CLASSES]).unwrap();
-    let checked = checked(Kind::OneFOneB, 2, 2);
-    let failure = on_ranks(2, |rank| {
-        let model = one_layer_each(rank, Mesh::pipeline(2), &checked, &layers)?;
-        trained(&model, Some(&checkpoints)).map(drop)
-    });
-    let told = failure.unwrap_err().to_string();
-    assert!(told.contains("a model in parts has no checkpoints"), "{told}");
+    for (mesh, begins) in [("1x2x1", "1"), ("1x1x2", ""), ("2x1x2", "")] {
+        let mesh: Mesh = mesh.parse().unwrap();
+        let checked = checked_on(mesh, Kind::OneFOneB, 2);
+        let failure = on_ranks(mesh.devices(), |rank| {
+            let (layers, sample) = ((&layers, begins), (&SAMPLE[..], DType::F64));
+            let (model, _) = on_the_mesh(rank, mesh, &checked, layers, sample, Settings::IMAGES)?;
+            trained(&model, Some(&checkpoints)).map(drop)
+        });
+        let told = failure.unwrap_err().to_string();
+        assert!(told.contains("a model in parts has no checkpoints"), "{mesh}: {told}");
+    }
     assert!(!folder.exists());
 }

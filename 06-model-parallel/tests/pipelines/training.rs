@@ -188,7 +188,9 @@ impl Case {
             (units.collect::<Result<_, _>>()?, Settings { by_shards, ..Settings::IMAGES });
         let executor = Executor::new(checked, units, all, mesh, self.sample, settings)?;
         let steps = self.train(&executor, samples)?;
-        let mine = self.layers.join(executor.weights().snapshot()?, &group)?;
+        let mine = executor.weights().snapshot()?;
+        equal_on_all(&self.layers, &mine, &group)?;
+        let mine = self.layers.join(mine, &group)?;
         Ok((executor.whole(mine)?, steps, executor.measured()))
     }
 
@@ -265,6 +267,23 @@ pub fn executor(
     Executor::new(checked, vec![network], rank.into(), mesh, sample, Settings::IMAGES)
 }
 
+/// The executor of a rank on a mesh, whose parts begin with these layers, and the ranks that share each layer.
+pub fn on_the_mesh(
+    rank: &Rank,
+    mesh: Mesh,
+    checked: &Checked,
+    (layers, begins): (&Layers, &str),
+    (sample, dtype): (&[usize], DType),
+    settings: Settings,
+) -> Result<(Executor<Whole<Stage>>, SharedCommunicator), Error> {
+    let (all, cut): (SharedCommunicator, _) = (rank.into(), cut(begins, layers.len()));
+    let group = mesh.along(&all, Axis::Tensor)?;
+    let units = checked.schedule().units_of(mesh.coordinate(rank.rank(), Axis::Pipeline));
+    let build = |unit: usize| layers.build_part(cut[unit].clone(), 1, dtype, &Device::Cpu, &group);
+    let units = units.map(build).collect::<Result<_, _>>()?;
+    Ok((Executor::new(checked, units, all, mesh, sample, settings)?, group))
+}
+
 /// The executor of a rank in a mesh of two stages, with a layer each, for images.
 pub fn one_layer_each(
     rank: &Rank,
@@ -272,8 +291,22 @@ pub fn one_layer_each(
     checked: &Checked,
     layers: &Layers,
 ) -> Result<Executor<Whole<Stage>>, Error> {
-    let stage = rank.rank() % 2;
-    executor(rank, mesh, checked, (layers, stage..stage + 1), &SAMPLE)
+    let of_images = (&SAMPLE[..], DType::F64);
+    Ok(on_the_mesh(rank, mesh, checked, (layers, "1"), of_images, Settings::IMAGES)?.0)
+}
+
+/// Checks that the tensors that all ranks of a group have are equal on all of them.
+pub fn equal_on_all(
+    layers: &Layers,
+    weights: &Weights,
+    group: &SharedCommunicator,
+) -> Result<(), Error> {
+    let parameters = layers.parameters(0..layers.len())?;
+    let is_whole = |name: &str| parameters.iter().any(|it| it.name == name && it.cut.is_none());
+    let whole = weights.iter().filter(|(name, _)| is_whole(name)).cloned().collect();
+    let of_all = concise_wrapper::text::values(&**group, &hash(&whole).to_string())?;
+    assert!(of_all.iter().all(|it| *it == of_all[0]), "what all have is equal on all");
+    Ok(())
 }
 
 pub fn checked(kind: Kind, stages: usize, micro_batches: usize) -> Checked {

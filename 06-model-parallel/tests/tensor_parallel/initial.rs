@@ -1,6 +1,7 @@
 //! One seed, one model: whether the model is cut between its layers or through them.
 
 use candle_core::Module;
+use ops::backward::is_recorded;
 
 use super::{SEED, assert_close, bits, fixed, on_ranks};
 use crate::prelude::*;
@@ -43,6 +44,8 @@ fn a_stack_takes_images() {
         let part = layers.build_part(0..2, SEED, DType::F64, &Device::Cpu, group)?;
         let logits = part.forward(&images)?;
         assert_eq!(bits(&part.forward(&flat)?), bits(&logits));
+        let recorded = is_recorded(&part.forward_training(&images)?);
+        assert!(recorded, "its backward pass is not left to candle");
         Ok(logits)
     });
     assert_eq!(expected.dims(), [3, 10]);

@@ -10,7 +10,7 @@ mod layers;
 mod mappings;
 mod networks;
 mod refusals;
-pub mod traffic;
+mod traffic;
 
 use single_gpu::init;
 
@@ -27,22 +27,6 @@ fn on_ranks<R: Send>(
     let plan = DevicePlan::slices(ranks).unwrap();
     let work = |rank: &Rank| work(rank, &rank.into());
     run_ranks(&plan, WAIT, work).unwrap_or_else(|failure| panic!("{failure}"))
-}
-
-/// A rank's part of all layers, on a mesh of one stage.
-fn executor(
-    rank: &Rank,
-    mesh: Mesh,
-    layers: &Layers,
-    (sample, dtype): (&[usize], DType),
-) -> Result<(Executor<Whole<Stage>>, SharedCommunicator), Error> {
-    let all: SharedCommunicator = rank.into();
-    let group = mesh.along(&all, Axis::Tensor)?;
-    let part = layers.build_part(0..layers.len(), SEED, dtype, &Device::Cpu, &group)?;
-    // One stage, and the whole batch at once.
-    let schedule = Kind::Naive.schedule(1, 1).unwrap().with_replicas(mesh.data);
-    let checked = check(schedule, UNBOUNDED).unwrap();
-    Ok((Executor::new(&checked, vec![part], all, mesh, sample, Settings::IMAGES)?, group))
 }
 
 /// A variable of noise, N(0, 1), that depends on its name alone.

@@ -1,7 +1,7 @@
 //! What makes no sense is refused, and a rank that fails is named.
 
-use super::networks::images;
-use super::{WAIT, executor, on_ranks};
+use super::{WAIT, on_ranks};
+use crate::pipelines::training::{checked_on, images, on_the_mesh};
 use crate::prelude::*;
 
 fn failure(
@@ -56,46 +56,19 @@ fn ranks_that_were_not_started_alike_are_told() {
     assert!(told.starts_with(expected), "{told}");
 }
 
-/// Each rank's file would hold a part.
-#[test]
-fn checkpoints_of_parts_are_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let checkpoints = Checkpoints {
-        folder: folder.path().join("checkpoints"),
-        every: 1,
-        keep: 1,
-        resume: None,
-        scale: 1,
-        configuration: Configuration::default(),
-    };
-    let data = LoadedData { name: "noise".to_owned(), train: images(), test: images() };
-    let options = TrainOptions { epochs: 1, batch_size: 7, learning_rate: 0.1, seed: 1 };
-    let layers = Layers::dense(&[784, 8, 10]).unwrap();
-    for mesh in ["1x1x2", "2x1x2"] {
-        let mesh: Mesh = mesh.parse().unwrap();
-        let told = failure(mesh.devices(), |rank, _| {
-            let settings = (SAMPLE.as_slice(), DType::F64);
-            let (model, _) = executor(rank, mesh, &layers, settings)?;
-            let (sgd, report) = (&mut Sgd::new(Momentum::default()), &mut Report::silent());
-            train(&model, &data, &options, (sgd, 0), Some(&checkpoints), report, |_| Ok(()))
-                .map(drop)
-        });
-        assert!(told.contains("a model in parts has no checkpoints"), "{told}");
-    }
-    assert!(!folder.path().join("checkpoints").exists());
-}
-
 /// In the middle of a step, with all others waiting for its term of a sum.
 #[test]
 fn a_rank_that_fails_is_named() {
     let layers = Layers::dense(&[PIXELS, 9, 10]).unwrap();
+    let (mesh, settings) = (Mesh::tensor(3), Settings::IMAGES);
+    let checked = checked_on(mesh, Kind::Naive, 1);
     let told = failure(3, |rank, _| {
-        let (mesh, settings) = (Mesh::tensor(3), (SAMPLE.as_slice(), DType::F64));
-        let (model, _) = executor(rank, mesh, &layers, settings)?;
+        let (layers, sample) = ((&layers, ""), (&SAMPLE[..], DType::F64));
+        let (model, _) = on_the_mesh(rank, mesh, &checked, layers, sample, settings)?;
         if rank.rank() == 1 {
             return Err(candle_core::Error::Msg("disk full".to_owned()).into());
         }
-        model.evaluate(&images()).map(drop)
+        model.evaluate(&images(16)).map(drop)
     });
     assert_eq!(told, "rank 1 failed: disk full");
 }

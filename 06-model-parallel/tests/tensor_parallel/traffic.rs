@@ -2,15 +2,16 @@
 
 use params_and_allreduce::collectives::chunk_range;
 
-use super::networks::images;
-use super::{executor, on_ranks};
+use super::on_ranks;
+use crate::gpt::{SIZES, texts};
+use crate::pipelines::training::{checked_on, on_the_mesh};
 use crate::prelude::*;
 
 const BATCH: usize = 5;
 
 /// One exchange between all ranks of a group.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Exchange {
+enum Exchange {
     /// Each rank brings so many numbers, and all get the sum.
     AllReduce(usize),
     /// All get all parts: so many numbers for each feature, and the features of all parts.
@@ -23,7 +24,7 @@ impl Exchange {
     ///
     /// In a ring of n, an all-reduce of N numbers costs each rank about 2(n − 1)/n · N, and an all-gather (n − 1) times
     /// the widest part. Two ranks send each other all their numbers.
-    pub fn sends(self, ranks: usize, rank: usize) -> usize {
+    fn sends(self, ranks: usize, rank: usize) -> usize {
         match self {
             AllGather(rows, features) => (ranks - 1) * rows * features.div_ceil(ranks),
             AllReduce(elements) if ranks <= 2 => (ranks - 1) * elements,
@@ -55,28 +56,45 @@ fn of_dense(widths: &[usize]) -> Vec<Exchange> {
     exchanges
 }
 
+/// The exchanges of a step of a GPT: four all-reduces of an activation in each block, and the collectives of the vocabulary.
+fn of_gpt(tokens: usize, ranks: usize) -> Vec<Exchange> {
+    let activation = AllReduce(tokens * SIZES.width);
+    // g and f of the attention and of the MLP.
+    let of_blocks = vec![activation; 4 * SIZES.blocks];
+    // g of the embedding, f of the head, and four statistics of each row of logits.
+    let of_vocabulary = vec![activation, activation, AllGather(tokens, 4 * ranks)];
+    [of_blocks, of_vocabulary].concat()
+}
+
+/// Checks the bytes that each rank sends in a step.
+fn sends(layers: &Layers, batch: &LocalBatch, ranks: usize, exchanges: &[Exchange]) {
+    let (mesh, sample) = (Mesh::tensor(ranks), &batch.shards[0].images.dims()[1..]);
+    let (checked, settings) = (checked_on(mesh, Kind::Naive, 1), Settings::of(layers));
+    let sent = on_ranks(ranks, |rank, _| {
+        let (layers, sample) = ((layers, ""), (sample, DType::F64));
+        let (model, _) = on_the_mesh(rank, mesh, &checked, layers, sample, settings)?;
+        let before = rank.traffic().bytes;
+        model.backward(batch)?;
+        Ok(rank.traffic().bytes - before)
+    });
+    for (rank, &sent) in sent.iter().enumerate() {
+        let of_layers: usize = exchanges.iter().map(|it| it.sends(ranks, rank)).sum();
+        // The loss, correct answers, samples, and whether to go on, in one shot.
+        let expected = of_layers + (ranks - 1) * 4;
+        assert_eq!(sent, 8 * expected as u64, "rank {rank} of {ranks}");
+    }
+}
+
 #[test]
 fn a_step_sends_what_the_formula_says() {
     for widths in [&[PIXELS, 33, 10][..], &[PIXELS, 14, 17, 10], &[PIXELS, 12, 9, 11, 10]] {
         let layers = Layers::dense(widths).unwrap();
-        for ranks in [1, 2, 3, 4] {
-            let sent = on_ranks(ranks, |rank, _| {
-                let mesh = Mesh::tensor(ranks);
-                let (model, _) = executor(rank, mesh, &layers, (&SAMPLE, DType::F64))?;
-                let shares = ShardLoader::new(&images(), BATCH, 5, DType::F64, Shards::WHOLE);
-                let share = shares.epoch(1).next().unwrap().unwrap();
-                let before = rank.traffic().bytes;
-                model.backward(&share)?;
-                Ok(rank.traffic().bytes - before)
-            });
-            for (rank, &sent) in sent.iter().enumerate() {
-                let exchanges = of_dense(widths);
-                let of_layers: usize = exchanges.iter().map(|it| it.sends(ranks, rank)).sum();
-                // The loss, correct answers, samples, and whether to go on, in one shot.
-                let expected = of_layers + (ranks - 1) * 4;
-                assert_eq!(sent, 8 * expected as u64, "rank {rank} of {ranks}");
-            }
-        }
+        let batch = crate::layers::batch((&SAMPLE, DType::F64), 0, BATCH, 1).unwrap();
+        (1..=4).for_each(|ranks| sends(&layers, &batch, ranks, &of_dense(widths)));
+    }
+    let (layers, batch) = (Layers::gpt(&SIZES).unwrap(), texts(0, 1));
+    for ranks in [1, 2, 4] {
+        sends(&layers, &batch, ranks, &of_gpt(batch.samples, ranks));
     }
 }
 

@@ -6,6 +6,8 @@ mod flags;
 mod program;
 mod refusals;
 mod results;
+#[path = "../../../tests/src/runs.rs"]
+mod runs;
 #[path = "../../../tests/src/screen.rs"]
 mod screen;
 #[path = "../../../tests/src/signals.rs"]
@@ -18,13 +20,7 @@ use predicates::prelude::*;
 use predicates::str::contains;
 
 fn program(arguments: &[&str]) -> Command {
-    let mut command = program::command(env!("CARGO_BIN_EXE_sharded-state"));
-    // A drawing has no devices.
-    if !arguments.contains(&"--draw") {
-        command.args(["--device=cpu", "--threads-per-device=1"]);
-    }
-    command.args(arguments);
-    command
+    runs::program(env!("CARGO_BIN_EXE_sharded-state"), arguments)
 }
 
 /// Few images, whose last batch is uneven, and small layers.

@@ -7,18 +7,13 @@ use predicates::prelude::*;
 use predicates::str::contains;
 use serde_json::Value;
 
-use super::signals::with_default_sigint;
+use super::runs::{interrupted, measured, of_kind, small_gpt};
 use super::wrapped::{in_one_line, said};
 use super::{SMALL, program};
 
 /// Runs with `--metrics`, and returns its lines of a kind.
 fn metrics(arguments: &[&str], kind: &str) -> Vec<Value> {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("metrics.jsonl");
-    program(&[&SMALL[..], arguments].concat()).arg("--metrics").arg(&file).assert().success();
-    let text = fs::read_to_string(&file).expect("a metrics file");
-    let all = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("a JSON line"));
-    all.filter(|line| line["kind"] == kind).collect()
+    of_kind(measured(program(&[&SMALL[..], arguments].concat())).1, kind)
 }
 
 fn hashes(arguments: &[&str]) -> Vec<Value> {
@@ -56,25 +51,18 @@ fn strategies_and_links_change_no_bit() {
 
 /// Prints of a small GPT on a text of letters, and the lines of its metrics of a kind.
 fn gpt(arguments: &[&str]) -> (Assert, impl Fn(&str) -> Vec<Value> + use<>) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("letters.txt");
-    let letters = |at: u32| b"to be\nor not"[(at * at / 5 % 12) as usize];
-    fs::write(&path, (0..1500).map(letters).collect::<Vec<u8>>()).expect("a file");
-    let (text, metrics) = (format!("--text={}", path.display()), folder.path().join("metrics"));
-    let gpt = ["--model=gpt", "--width=16", "--heads=2", "--blocks=2", "--context=8", &text];
-    let mut program = program(&[&gpt[..], &["--batch-size=40"], arguments].concat());
-    let printed = program.arg("--metrics").arg(&metrics).assert().success();
-    let lines = fs::read_to_string(&metrics).expect("metrics");
-    let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
-    let lines: Vec<Value> = lines.collect();
-    (printed, move |kind| lines.iter().filter(|it| it["kind"] == kind).cloned().collect())
+    let (_folder, small) = small_gpt();
+    let mut command = program(arguments);
+    command.args(small);
+    let (printed, lines) = measured(command);
+    (printed, move |kind| of_kind(lines.clone(), kind))
 }
 
 /// The predicted bytes of each run are within a tenth of the measured ones.
 fn assert_predicted(lines: &[Value]) {
     for line in lines {
         let [found, expected] =
-            [&line["held"], &line["predicted_held"]].map(|it| it["total"].as_f64());
+            [&line["held"], &line["predicted_held"]].map(|it| it[0]["total"].as_f64());
         let (found, expected) = (found.expect("bytes"), expected.expect("bytes"));
         assert!((found - expected).abs() <= 0.1 * found, "{line}");
     }
@@ -92,7 +80,7 @@ fn a_gpt_under_all_strategies() {
     let hashes: Vec<Value> = of("summary").iter().map(|it| it["weights_hash"].clone()).collect();
     assert_eq!(hashes.len(), 7);
     assert!(hashes[2..].iter().all(|hash| *hash == hashes[1]), "{hashes:?}");
-    assert_predicted(&of("sharded"));
+    assert_predicted(&of("split"));
 }
 
 /// Two replicas whose layers are cut in two: the losses and, up to rounding, the weights of two whole replicas.
@@ -102,7 +90,7 @@ fn a_gpt_on_a_mesh_with_a_tensor_axis() {
         let (printed, of) = gpt(&["--dtype=f64", "--strategy=ddp,zero3+prefetch", of_devices]);
         let losses =
             of("epoch").iter().map(|it| it["train_loss"].as_f64().expect("a loss")).collect();
-        (printed.stdout(said(", as rounding does.")), losses, of("sharded"))
+        (printed.stdout(said(", as rounding does.")), losses, of("split"))
     };
     let (_, expected, whole): (_, Vec<f64>, _) = trained("--devices=2");
     let (printed, found, in_parts): (_, Vec<f64>, _) = trained("--mesh=2x1x2");
@@ -117,7 +105,7 @@ fn a_gpt_on_a_mesh_with_a_tensor_axis() {
     // A rank has half of nearly all parameters, and a quarter if they are in chunks.
     for (run, whole_run) in in_parts.iter().zip(&whole).skip(1) {
         let [part, whole] =
-            [run, whole_run].map(|it| it["held"]["optimizer"].as_f64().expect("bytes"));
+            [run, whole_run].map(|it| it["held"][0]["optimizer"].as_f64().expect("bytes"));
         assert!((0.45..0.65).contains(&(part / whole)), "{run}");
     }
 }
@@ -126,12 +114,12 @@ fn a_gpt_on_a_mesh_with_a_tensor_axis() {
 #[test]
 fn what_a_device_holds_and_sends_is_as_predicted() {
     const PARAMETERS: u64 = 15_700 + 378 + 304 + 170;
-    let lines = metrics(&[], "sharded");
+    let lines = metrics(&[], "split");
     let names = ["one device", "DDP", "ZeRO 1", "ZeRO 2", "ZeRO 3", "ZeRO 3 + prefetch"];
     assert!(lines.iter().zip(names).all(|(line, name)| line["run"] == name), "{lines:?}");
     assert_eq!(lines.len(), 7);
     for line in &lines {
-        let (held, predicted) = (&line["held"], &line["predicted_held"]);
+        let (held, predicted) = (&line["held"][0], &line["predicted_held"][0]);
         for kind in ["parameters", "gradients", "optimizer", "activations", "messages", "total"] {
             let [found, expected] = [held, predicted].map(|it| it[kind].as_f64().expect("bytes"));
             assert!((found - expected).abs() <= 0.1 * found, "{kind} of {line}");
@@ -142,7 +130,7 @@ fn what_a_device_holds_and_sends_is_as_predicted() {
         assert_eq!(sent(held), sent(predicted) + sums, "{line}");
         assert!(line["seconds_per_step"].as_f64().is_some_and(|seconds| seconds > 0.0));
     }
-    let of = |run: usize, kind: &str| lines[run]["predicted_held"][kind].as_u64();
+    let of = |run: usize, kind: &str| lines[run]["predicted_held"][0][kind].as_u64();
     assert_eq!([of(1, "sent"), of(2, "sent")], [Some(4 * PARAMETERS); 2]);
     // Three gathers or sums of half of the parameters, and one less of the last layer.
     assert_eq!(of(4, "sent"), Some(4 * (3 * PARAMETERS - 170) / 2));
@@ -178,17 +166,9 @@ fn a_gantt_chart_is_written() {
 fn losses(arguments: &[&str]) -> Vec<f64> {
     let small = ["--data=synthetic", "--train-size=70", "--test-size=20", "--batch-size=32"];
     let model = ["--widths=20,18,16", "--dtype=f64", "--strategy=zero3+prefetch"];
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("metrics.jsonl");
-    program(&[&small[..], &model, arguments].concat())
-        .arg("--metrics")
-        .arg(&file)
-        .assert()
-        .success();
-    let text = fs::read_to_string(&file).expect("a metrics file");
-    let all = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("a JSON line"));
-    let is_wanted = |line: &Value| line["kind"] == "epoch" && line["run"] != "one device";
-    all.filter(is_wanted).map(|line| line["train_loss"].as_f64().expect("a loss")).collect()
+    let (_, all) = measured(program(&[&small[..], &model, arguments].concat()));
+    let of_epochs = of_kind(all, "epoch").into_iter().filter(|line| line["run"] != "one device");
+    of_epochs.map(|line| line["train_loss"].as_f64().expect("a loss")).collect()
 }
 
 #[test]
@@ -224,24 +204,10 @@ fn a_loss_that_runs_away_is_told_once() {
 /// In the middle of a run that has another after it.
 #[test]
 fn an_interrupt_ends_all_ranks_after_a_step() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (metrics, told) = (folder.path().join("metrics"), folder.path().join("told"));
-    let mut command = with_default_sigint(env!("CARGO_BIN_EXE_sharded-state"));
-    let small = SMALL.iter().filter(|flag| !flag.starts_with("--epochs"));
-    command.args(["--device=cpu", "--threads-per-device=1"]).args(small);
-    command.args(["--epochs=1000", "--strategy=zero3+prefetch,zero1", "--metrics"]).arg(&metrics);
-    command.stdout(fs::File::create(&told).expect("a file"));
-    let mut child = command.spawn().expect("the program");
-    let read = |path: &std::path::Path| fs::read_to_string(path).unwrap_or_default();
-    let name = "\"run\":\"ZeRO 3";
-    while read(&metrics).lines().filter(|line| line.contains(name)).count() < 2 {
-        assert!(child.try_wait().expect("a child").is_none(), "it ended before the interrupt");
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(kill.expect("kill").success());
-    assert_eq!(child.wait().expect("an end").code(), Some(130));
-    let told = in_one_line(&read(&told));
+    let small = SMALL.into_iter().filter(|flag| !flag.starts_with("--epochs"));
+    let flags: Vec<_> = small.chain(["--strategy=zero3+prefetch,zero1"]).collect();
+    let told = interrupted(env!("CARGO_BIN_EXE_sharded-state"), &flags, "ZeRO 3");
+    let told = in_one_line(&told);
     for text in ["left out after the interrupt", ", interrupted after ", "A run was interrupted"] {
         assert_eq!(told.matches(text).count(), 1, "{text:?} in:\n{told}");
     }
