@@ -33,6 +33,7 @@ const SPLITTING: &str = "Splitting the model";
     before_help = "\
 Examples:
   model-parallel --data synthetic --epochs 2
+  model-parallel --model gpt
   model-parallel --draw --devices 4 --schedule 1f1b,zb-h1
 "
 )]
@@ -47,6 +48,8 @@ Examples:
 #[command(mut_arg("momentum", |momentum| momentum.default_value("0.9").default_value_if("model", "gpt", "0")))]
 pub(crate) struct Arguments {
     /// Network: dense, lenet, resnet18, gpt
+    ///
+    /// The GPT trains with AdamW, and has other defaults: --batch-size 32, --lr 0.003, --epochs 1, --warm-up 20, --weight-decay 0.01. Its sizes are --blocks, --width, --heads and --context, and its text is --text.
     #[arg(long, value_enum, default_value_t = ModelKind::Dense, help_heading = "What to train")]
     model: ModelKind,
 
@@ -75,7 +78,7 @@ pub(crate) struct Arguments {
 
     /// Micro-batches of a batch on all replicas together, added along a fixed tree
     ///
-    /// All meshes with the same S have the same bits.
+    /// Meshes with the same S, and as many parts of a layer, have the same bits.
     #[arg(long, value_name = "S", help_heading = SPLITTING, hide_short_help = true,
           conflicts_with = "micro_batches", value_parser = whole::<usize>(1..=1024))]
     pub(crate) shards: Option<usize>,
@@ -192,9 +195,10 @@ impl Arguments {
         let trained = schedules.iter().filter(|_| !self.draw);
         let each = trained.map(|&(_, number)| number).max().unwrap_or(0);
         self.common.check(launch, mesh, each, is_gpt)?;
-        Err(UsageError::new(if of_dense || of_width {
-            "--widths is about --model dense, and --width is about --model resnet18 or gpt"
-                .to_owned()
+        Err(UsageError::new(if of_dense {
+            "--widths is about --model dense: leave it out".to_owned()
+        } else if of_width {
+            "--width is about --model resnet18 or gpt; a dense network has --widths".to_owned()
         } else if is_gpt && self.extras.constants.momentum > 0.0 {
             "--momentum is about SGD, and --model gpt trains with AdamW: leave it out".to_owned()
         } else if mesh.pipeline == 1 && of_stages && !self.draw {

@@ -14,7 +14,6 @@ use crate::layers::{Builder, Layers};
 use crate::tensor_parallel::{by_column, gather, reduce};
 
 impl Layers {
-    // ANCHOR: dense
     /// A dense stack: `[B, …]`, flattened to `[B, widths[0]]`, → `[B, widths[last]]`, with a relu between two layers. Layer
     /// i has a weight `dense{i}.weight` of `[widths[i], widths[i + 1]]` and a bias `dense{i}.bias` of `[widths[i + 1]]`.
     ///
@@ -42,7 +41,6 @@ impl Layers {
             layers.then(move |builder| dense(builder, number, size, is_last))
         }))
     }
-    // ANCHOR_END: dense
 
     /// LeNet of stage 1: `[B, 1, 28, 28]` → `[B, 10]`, in five layers; its names, shapes and initial weights. No layer can
     /// be cut.
@@ -77,8 +75,6 @@ impl Layers {
     }
     // ANCHOR_END: resnet18
 }
-
-// ANCHOR: dense_layer
 /// A layer of a dense stack, with a relu unless it is the last. Weights begin at `N(0, 2 / inputs)` (He et al., "Delving
 /// deep into rectifiers", 2015), and biases at zero.
 fn dense(
@@ -111,7 +107,6 @@ fn dense(
         }
     })
 }
-// ANCHOR_END: dense_layer
 
 #[cfg(test)]
 mod tests {

@@ -46,6 +46,8 @@ Examples:
 #[command(mut_arg("mesh", |mesh| mesh.help_heading("Sharing the state").help("Replicas, 1, and parts of a layer, such as 2x1x2")))]
 pub(crate) struct Arguments {
     /// The network: dense or gpt
+    ///
+    /// The GPT has other defaults: --batch-size 32, --lr 0.003, --epochs 1. Its sizes are --blocks, --width, --heads and --context, and its text is --text.
     #[arg(long, value_enum, default_value_t = ModelKind::Dense, help_heading = "What to train")]
     model: ModelKind,
 
