@@ -15,6 +15,7 @@ use std::iter::successors;
 use harness::report::counted;
 use itertools::{EitherOrBoth, Itertools as _};
 
+use crate::Refused;
 use crate::bytes::Cost;
 use crate::instructions::Action::{
     AllReduce, Backward, BackwardInput, BackwardWeight, Forward, ForwardOnly, Free, Gather,
@@ -22,14 +23,14 @@ use crate::instructions::Action::{
     Wait as Await,
 };
 use crate::instructions::{Instruction, Message, Schedule, UNBOUNDED};
-use crate::simulate::{Step, Wait, run};
+use crate::simulate::{Step, Timeline, Wait, run, simulate};
 
 // ANCHOR: check
 /// A schedule that keeps the laws, with channels of a known capacity. Only [`check`] makes one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
     schedule: Schedule,
-    pub(crate) capacity: usize,
+    capacity: usize,
     smallest_capacity: usize,
 }
 
@@ -84,6 +85,12 @@ impl Checked {
     /// The smallest number of messages that a channel must hold.
     pub fn smallest_capacity(&self) -> usize {
         self.smallest_capacity
+    }
+
+    /// [Simulates](crate::simulate) the step. `costs` has a cost for each unit, and a message between two stages takes
+    /// `message` seconds. Fails when the number of costs is another, or a time is negative or not finite.
+    pub fn simulate(&self, costs: &[Cost], message: f64) -> Result<Timeline, Refused> {
+        simulate(&self.schedule, self.capacity, costs, message)
     }
 
     /// The largest number of micro-batches that each stage keeps activations of at one time, in stage order. With

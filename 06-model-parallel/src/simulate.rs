@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::Refused;
 use crate::bytes::{Bytes, Cost, weigh};
-use crate::check::Checked;
 use crate::instructions::{Action, Instruction, Schedule};
 
 // ANCHOR: timeline
@@ -117,26 +116,30 @@ impl Held {
 // ANCHOR_END: metrics
 
 // ANCHOR: simulate
-impl Checked {
-    /// Simulates the step: the spans of all stages. `costs` has a cost for each unit, and a message between two stages
-    /// takes `message` seconds. Fails when the number of costs is another, or a time is negative or not finite.
-    pub fn simulate(&self, costs: &[Cost], message: f64) -> Result<Timeline, Refused> {
-        let (schedule, found) = (self.schedule(), costs.len());
-        let units = schedule.units();
-        if units != found {
-            return Err(Refused(format!("costs of {found} units for a schedule of {units}")));
-        }
-        let mut times = costs.to_vec();
-        let mut times = times.iter_mut().flat_map(Cost::times).map(|it| *it).chain([message]);
-        if let Some(wrong) = times.find(|seconds| !seconds.is_finite() || *seconds < 0.0) {
-            return Err(Refused(format!("{wrong} s is no time that something takes")));
-        }
-        let mut spans = run(schedule, self.capacity, costs, message)
-            .expect("a checked schedule has no deadlock, however long the passes take");
-        let held = (0..schedule.stages()).flat_map(|stage| weigh(schedule, stage, costs));
-        spans.iter_mut().zip(held).for_each(|(span, held)| span.held = held);
-        Ok(Timeline { stages: schedule.stages(), spans })
+/// Simulates a step of a checked schedule: the spans of all stages, with channels of this capacity.
+///
+/// `costs` has a cost for each unit. A message between two stages takes `message` seconds. Fails when the number of
+/// costs is another, or a time is negative or not finite.
+pub(crate) fn simulate(
+    schedule: &Schedule,
+    capacity: usize,
+    costs: &[Cost],
+    message: f64,
+) -> Result<Timeline, Refused> {
+    let (units, found) = (schedule.units(), costs.len());
+    if units != found {
+        return Err(Refused(format!("costs of {found} units for a schedule of {units}")));
     }
+    let mut times = costs.to_vec();
+    let times = times.iter_mut().flat_map(Cost::times).map(|seconds| *seconds).chain([message]);
+    if let Some(wrong) = times.into_iter().find(|seconds| !seconds.is_finite() || *seconds < 0.0) {
+        return Err(Refused(format!("{wrong} s is no time that something takes")));
+    }
+    let mut spans = run(schedule, capacity, costs, message)
+        .expect("a checked schedule has no deadlock, however long the passes take");
+    let held = (0..schedule.stages()).flat_map(|stage| weigh(schedule, stage, costs));
+    spans.iter_mut().zip(held).for_each(|(span, held)| span.held = held);
+    Ok(Timeline { stages: schedule.stages(), spans })
 }
 // ANCHOR_END: simulate
 
