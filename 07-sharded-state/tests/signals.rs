@@ -22,6 +22,7 @@ use predicates::str::contains;
 use sharded_state::{Sharing, Strategy};
 
 use crate::cases::{CASE, Case, Net, images, on_ranks, values};
+use crate::cli::signals::with_default_sigint;
 
 /// The variable with the number of ranks of a process that a test starts.
 const RANKS: &str = "SIGNAL_IN_A_STEP";
@@ -88,9 +89,9 @@ fn child() {
 #[test]
 fn a_signal_ends_all_ranks_after_a_step() {
     for ranks in ["2", "3"] {
-        assert_cmd::Command::new(env::current_exe().unwrap())
-            .args(["--exact", "signals::child", "--nocapture"])
-            .env(RANKS, ranks)
+        let mut child = with_default_sigint(env::current_exe().unwrap());
+        child.args(["--exact", "signals::child", "--nocapture"]).env(RANKS, ranks);
+        assert_cmd::Command::from_std(child)
             .timeout(Duration::from_secs(120))
             .assert()
             .success()

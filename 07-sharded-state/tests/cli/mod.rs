@@ -11,7 +11,7 @@ mod runs;
 #[path = "../../../tests/src/screen.rs"]
 mod screen;
 #[path = "../../../tests/src/signals.rs"]
-mod signals;
+pub mod signals;
 #[path = "../../../tests/src/wrapped.rs"]
 mod wrapped;
 
