@@ -341,7 +341,7 @@ impl Training {
     }
 
     /// The devices of this process for a run.
-    pub fn plan<W>(&self, run: &Run<W>) -> &DevicePlan {
+    fn plan<W>(&self, run: &Run<W>) -> &DevicePlan {
         if run.is_alone() { &self.one } else { &self.several }
     }
 
